@@ -627,8 +627,8 @@ FAULTS = {
     "verdict.py": [
         (
             "short texts called unmarked",
-            'missed = "too short to tell" if power < ENOUGH',
-            'missed = "too short to tell" if power < 0',
+            "is_short = power is not None and power < ENOUGH",
+            "is_short = power is not None and power < 0",
         ),
         (
             "earlier answers ignored",

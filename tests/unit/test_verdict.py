@@ -7,10 +7,11 @@ import math
 import pytest
 from scipy.stats import norm
 
-from gaussmark_lib import verdict
+from gaussmark_lib import promise, verdict
 
 ROW = {"key_id": "ab", "psi": 1.0, "p_value": 0.2, "log10_p": math.log10(0.2), "grad_norm": 10.0}
 ROW["n_tokens"] = 7
+ROW |= {"temperature": 1.0, "excess": 0.0, "information": 100.0}  # F = ‖G‖², so that E ψ = σ‖G‖
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,31 @@ def test_outcomes(change, sigma, outcome):
     short = [f"7 tokens: power {said['power']:.2f} at this length, at level 0.05"]
     assert said["warnings"] == (short if said["power"] < 0.5 else [])
     assert said.keys() == set(verdict.FIELDS)
+
+
+def test_the_power_is_that_of_the_texts_own_information():
+    """Half of F/τ, half of the mean; neither ‖G‖ nor the key's own score stands in for it."""
+    cold = ROW | {"information": 50.0, "temperature": 0.5}
+    assert verdict.of(cold, 0.6)["power"] == pytest.approx(norm.cdf(3.0 - norm.isf(0.05)))
+    assert verdict.of(cold | {"psi": 9.0}, 0.6)["power"] == verdict.of(cold, 0.6)["power"]
+    assert verdict.of(cold, 0.6)["temperature"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "caution"),
+    [
+        ({"excess": 1.0}, verdict.UNUSUAL),
+        ({"temperature": 0.1}, verdict.PREDICTABLE),
+        ({"excess": 1.0, "temperature": 0.1}, verdict.UNUSUAL),
+    ],
+)
+def test_a_text_that_the_model_would_not_write_gets_a_caution_and_no_promise(change, caution):
+    row = ROW | {"n_tokens": promise.FEW} | change
+    row |= verdict.of(row, 0.16)
+    assert (row["power"], row["verdict"], row["warnings"]) == (None, "not detected", [caution])
+    assert verdict.sentences(row)[2:] == [caution]
+    few = row | {"n_tokens": promise.FEW - 1}
+    assert verdict.of(few, 0.16)["power"] is not None, "of few tokens too little is known"
 
 
 def test_sentences_name_the_level_the_power_and_the_control():

@@ -3,6 +3,7 @@
 import errno
 import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,9 +17,11 @@ from scipy.stats import norm
 from gaussmark_lib import (
     cli,
     divergence,
+    errors,
     files,
     generate,
     perturb,
+    promise,
     schemes,
     score,
     stats,
@@ -28,7 +31,7 @@ from gaussmark_lib.cli import audit, power
 from gaussmark_lib.experiments import pairs
 from gaussmark_lib.perturb import Key, Watermark
 
-WM = Watermark(tiny_lm.WEIGHT, 0.2)
+WM, KEY = Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1)
 
 
 def test_the_card_is_that_of_the_key_and_holds_no_secret(tmp_path, lm, capsys, monkeypatch):
@@ -102,12 +105,37 @@ def test_where_the_level_itself_is_the_threshold_its_false_alarms_are_the_measur
 
 
 def test_the_tokens_that_are_needed():
-    norms = np.column_stack([np.full(8, 3.0), np.full(8, 3.3)])
     reached = functools.partial(power.by_gradient, n_tokens=100, exponent=0.5)
-    tokens = power.needed(reached, norms, level=0.01, power=0.9)
-    assert tokens == pytest.approx(
-        100 * ((norm.isf(0.01) + norm.isf(0.1)) * 1.1 / 3) ** 2, rel=1e-3
+    tokens = power.needed(reached, np.full(8, 3.0), level=0.01, power=0.9)
+    assert tokens == pytest.approx(100 * ((norm.isf(0.01) + norm.isf(0.1)) / 3) ** 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(1.0, 1.0), (1.0, 0.5), (0.8, 1.0)])
+def test_means_after_marked_text_are_those_of_its_sampler(lm, shape):
+    """(top_p, temperature): each mean is σF/(τ‖G‖) of a text that a fresh key wrote."""
+    drawn, n = pairs.draw(lm, "docs", 6, 8), 32
+    means, exponent = power.by_keys(lm, drawn, WM, n, shape)
+    top_p, temperature = shape
+    marks = [(WM, key) for key in drawn.keys]
+    texts = generate.sample(
+        lm.model, drawn.prompts, n, marks=marks, top_p=top_p, temperature=temperature
     )
+    sampled = promise.Sampled(temperature, top_p)
+    found = promise.table(lm.model, drawn.prompts, texts, WM, sampled=sampled)
+    norms = score.score(lm.model, drawn.prompts, texts, WM, [KEY])["grad_norm"]
+    np.testing.assert_allclose(means, WM.sigma * found["information"] / norms, rtol=1e-4)
+    assert 0 < exponent < 1
+
+
+def test_a_cold_sampler_leaves_a_scheme_less_to_choose(lm):
+    drawn = pairs.draw(lm, "docs", 20, 8)
+    scheme = schemes.named(WM, drawn.keys[0], ["Gumbel-max"])["Gumbel-max"]
+    shapes = [(1.0, 1.0), (1.0, 0.3), (0.2, 1.0)]
+    means = [power.by_draws(lm, drawn, 40, scheme, shape)[:, 0].mean() for shape in shapes]
+    assert means[0] > means[1] + 0.02
+    assert means[0] > means[2] + 0.02
+    with pytest.raises(errors.GaussMarkError, match="--temperature: expected more than 0, got 0"):
+        power.table(Path("absent.key"), "doclm", [], 4, 8, "GaussMark", temperature=0.0)
 
 
 def test_the_first_length_counts_where_power_goes_up_and_down():
@@ -186,3 +214,7 @@ def test_power_is_predicted_by_kind(tmp_path, lm, capsys):
     code, out, _ = answer(capsys, *words)
     assert code == 0
     assert "." not in out.splitlines()[3].partition("  1e-06")[2], "tokens are whole"
+    code, out, _ = answer(capsys, *words, "--temperature", "0.5", "--top-p", "0.9")
+    assert (code, "at temperature 0.5 and top-p 0.9" in " ".join(out.split())) == (0, True)
+    code, _, err = answer(capsys, *words, "--temperature", "0")
+    assert (code, "expected more than 0" in err) == (cli.REFUSED, True)

@@ -10,7 +10,7 @@ import pytest
 import tiny_lm
 from command_lines import Terminal, answer, lines, rows
 
-from gaussmark_lib import cli, joint, models, perturb, score, tracing, verdict
+from gaussmark_lib import cli, joint, models, perturb, promise, score, tracing, verdict
 from gaussmark_lib.cli import answers, batches
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.perturb import Key, Watermark
@@ -113,7 +113,7 @@ def test_progress_is_for_terminals_and_no_answer_stands_behind_it(
     words = [*detect, file, "--batch", "1"]
     _, out, err = answer(capsys, *words)
     assert err == "gaussmark: 3 of 3 texts scored, 0 could not be\n"
-    assert out.startswith(f"{file}:1: Not detected at level 0.05: p = ")
+    assert out.startswith(f"{file}:1: Too short to tell at level 0.05: p = ")
     monkeypatch.setattr(answers, "DELAY", 0)
     terminal = Terminal()
     for name in ("stdout", "stderr"):
@@ -255,7 +255,8 @@ def test_a_stream_remembers_what_it_answered(lm, keys, detect, tmp_path, capsys)
     words = ["detect", again, "--stream", str(state), "--key"]
     _, [repeated, new], _ = rows(capsys, *words, keys[0])
     assert (repeated["repeats"], new["repeats"]) == (2, -1)
-    assert ("no new evidence" in repeated["warnings"][-1], new["warnings"]) == (True, [])
+    is_repeated = [batches.AGAIN in row["warnings"] for row in (repeated, new)]
+    assert is_repeated == [True, False]
     assert repeated["p_given"] == pytest.approx(found[2]["p_given"])
     assert joint.State.load(state).n_texts == 6
     code, _, err = answer(capsys, *words, keys[1])
@@ -427,10 +428,22 @@ def test_a_chat_template_that_raises_is_the_error_of_its_text(lm, detect, tmp_pa
     assert "tiny: expected a chat template that takes a user's turn" in bad["error"]
 
 
-def test_only_a_text_of_enough_tokens_is_called_strange(lm, detect, capsys, monkeypatch):
-    monkeypatch.setattr(verdict, "unlike", lambda *_: ["Caution: strange"])
-    text = "Returns the mean of the values."
-    short = lm.decode(lm.encode(text)[:4])
-    assert len(lm.encode(text)) >= batches.FEW > len(lm.encode(short))
+def test_an_unusual_text_has_a_caution_alone_and_among_others(lm, detect, tmp_path, capsys):
+    """Of enough tokens; and every row has the power of one formula, or None."""
+    text = "Something that was not said before."
+    short = lm.decode(lm.encode(text)[: promise.FEW - 1])
     said = [answer(capsys, *detect, "--text", words)[1] for words in (text, short)]
-    assert ["Caution" in one for one in said] == [True, False]
+    assert [verdict.UNUSUAL in one for one in said] == [True, False]
+    _, found, _ = rows(capsys, *detect, lines(tmp_path / "t.jsonl", [text, short]))
+    assert [row["power"] is None for row in found] == [True, False]
+    [expected] = promise.table(lm.model, [[]], [lm.encode(short)], WM).to_dict("records")
+    [scores] = score.score(lm.model, [[]], [lm.encode(short)], WM, [KEY]).to_dict("records")
+    wanted = verdict.of(scores | expected, WM.sigma)
+    assert found[1]["power"] == pytest.approx(wanted["power"], rel=1e-3)
+    assert found[1]["temperature"] == 1
+
+
+def test_public_answers_need_no_promise(detect, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(promise, "table", None)
+    code, found, _ = rows(capsys, *detect, "--text", TEXTS[0], "--public", str(tmp_path / "state"))
+    assert (code, len(found)) == (0, 1)

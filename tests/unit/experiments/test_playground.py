@@ -11,7 +11,7 @@ import tiny_lm
 import torch
 from scipy.stats import norm
 
-from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
+from gaussmark_lib import corrupt, generate, perturb, promise, score, stats, weights
 from gaussmark_lib.experiments import playground
 from gaussmark_lib.experiments.playground import (
     EDIT_SEED,
@@ -87,7 +87,7 @@ def test_compare_is_the_library_in_a_row(session):
 
 
 def test_any_text_is_tested_with_and_without_its_prompt(session):
-    """And its verdict knows the power at the question's σ: Φ(σ‖G‖ − τ) by hand."""
+    """And its verdict knows the power at the question's σ: Φ(E ψ − τ) by hand."""
     text, lm = " returns a value.", session.lm
     for before in ("The function", ""):
         prompts, responses = [lm.prompt(before) if before else []], [lm.encode(text)]
@@ -98,7 +98,11 @@ def test_any_text_is_tested_with_and_without_its_prompt(session):
         assert result.row["psi"] == pytest.approx(wanted["psi"][0], abs=2e-5), "σ cancels"
         assert result.row["control_p_value"] == pytest.approx(wanted["p_value"][1], rel=1e-3)
         sigma = session.sigma(WEIGHT, ASKED.n_tokens, ASKED.psi)
-        power = norm.cdf(sigma * wanted["grad_norm"][0] - norm.isf(0.05))
+        [information] = promise.table(lm.model, prompts, responses, Watermark(WEIGHT, 0.37))[
+            "information"
+        ]
+        mean = sigma * information / wanted["grad_norm"][0]
+        power = norm.cdf(mean - norm.isf(0.05))
         assert result.row["power"] == pytest.approx(power, rel=1e-4)
         assert "".join(result.pieces["text"]) == text
         assert result.pieces["evidence"].sum() == pytest.approx(result.row["psi"], abs=1e-4)
