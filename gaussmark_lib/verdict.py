@@ -34,14 +34,20 @@ PREDICTABLE = (
 def of(
     row: Mapping[str, Any], sigma: float, level: float = LEVEL, control: float | None = None
 ) -> dict[str, Any]:
-    """What to say of a text beside its scores (:data:`FIELDS`). ``power`` is None where nothing can
-    be promised.
+    """What to say of a text beside its scores.
 
     Args:
         row: the text's ``psi``, ``p_value``, ``grad_norm`` and ``n_tokens``; ``p_given``, its
             p-value given earlier answers, or None; and the columns of ``promise.table``.
         sigma: standard deviation of the noise that a marked text would carry.
         control: p-value of the same text under a key that nobody writes with.
+
+    Returns:
+        The :data:`FIELDS`, as ``gaussmark detect --json`` prints them: ``verdict`` and its
+        ``level``; ``power``, the probability that an unedited marked text like this one is
+        detected, or None where no promise can be made; ``temperature``, the most likely sampling
+        temperature of the text (of fewer than ``promise.FEW`` tokens 1); ``control_p_value``;
+        ``warnings``, sentences.
     """
     p = row["p_value"] if row.get("p_given") is None else row["p_given"]
     warnings = cautions(row)

@@ -3,6 +3,7 @@
 import errno
 import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -134,7 +135,7 @@ def test_a_cold_sampler_leaves_a_scheme_less_to_choose(lm):
     assert means[0] > means[1] + 0.02
     assert means[0] > means[2] + 0.02
     with pytest.raises(errors.GaussMarkError, match="--temperature: expected more than 0, got 0"):
-        power.table("absent.key", "doclm", [], 4, 8, "GaussMark", temperature=0.0)
+        power.table(Path("absent.key"), "doclm", [], 4, 8, "GaussMark", temperature=0.0)
 
 
 def test_the_first_length_counts_where_power_goes_up_and_down():
