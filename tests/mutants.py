@@ -143,6 +143,11 @@ FAULTS = {
     ],
     "weights.py": [
         (
+            "embeddings taken for layers",
+            "isinstance(module, nn.Linear | Conv1D)",
+            "isinstance(module, nn.Linear | Conv1D | nn.Embedding)",
+        ),
+        (
             "rank off by one",
             "self.rank_dropped >= min(linear.shape)",
             "self.rank_dropped > min(linear.shape)",

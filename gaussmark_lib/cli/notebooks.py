@@ -33,10 +33,44 @@ APP_OPTIONS = [
     "--VoilaConfiguration.show_tracebacks=True",
     "--VoilaConfiguration.template=gaussmark",
 ]
-# Voila's own page, without the style sheets of icons that it would ask of the network.
+# Voila's own page, without the style sheets of icons that it would ask of the network, and with a
+# notice for a page that hears nothing from its kernel. They talk by WebSocket, which some proxies
+# block although they let the page through.
 APP_PAGE = """{%- extends 'voila/templates/lab/index.html.j2' -%}
 {%- block notebook_css -%}{{ super() \
 | replace('https://cdn.jsdelivr.net/', 'data:text/css,') }}{%- endblock notebook_css -%}
+{%- block body_header -%}
+{{ super() }}
+<div id="unreachable" role="alert" hidden style="position: sticky; top: 0; z-index: 1000;
+padding: 1em 2em; background: #8b0000; color: #ffffff; font: 16px/1.5 sans-serif">
+<b>This page cannot reach its kernel, so nothing on it works.</b>
+Either the command <code>gaussmark playground</code> has ended, or something between this browser
+and that command blocks WebSockets: a proxy, a firewall or a browser extension. Open the address
+without the proxy, or allow WebSockets (HTTP's Upgrade header) for it, and reload the page. If the
+command runs on another machine, forward its port instead:
+<code>ssh -L PORT:127.0.0.1:PORT HOST</code>
+</div>
+<script>
+  let isReached = false;
+  const notice = document.getElementById("unreachable");
+  function look() {
+    notice.hidden = isReached;
+  }
+  window.WebSocket = class extends WebSocket {
+    constructor(...options) {
+      super(...options);
+      this.addEventListener("message", () => {
+        isReached = true;
+        look();
+      });
+      this.addEventListener("close", () => {
+        isReached = false;
+      });
+      setTimeout(look, 5000);  // milliseconds; a kernel answers at once
+    }
+  };
+</script>
+{%- endblock body_header -%}
 """
 HEADING = (
     "# Playground\n\nWrite text with a watermark, and test any text for it. Notebook 11 explains"

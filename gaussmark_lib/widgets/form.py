@@ -41,9 +41,10 @@ const reach = tries => {
   panel.addEventListener('click', event => {
     const slider = event.target.closest('.widget-slider');
     const take = () => {
-      // The body, when a pressed button is disabled: Tab goes on from it to Stop.
+      // The body, when a pressed button is disabled: Tab goes on from it to Stop. A click on a
+      // slider's track leaves the focus there, in Chromium 156 for example.
       const focused = document.activeElement;
-      if (focused === document.body || panel.contains(focused)) return;
+      if (focused === document.body && !slider || panel.contains(focused)) return;
       (slider && slider.querySelector('.noUi-handle') || place).focus({preventScroll: true});
     };
     // Behind JupyterLab, which gives the focus to the cell.

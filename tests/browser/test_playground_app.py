@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 PATIENCE = 180_000  # ms
+SILENCE = 5_000  # ms after which the page says that it hears nothing
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(
@@ -45,10 +46,46 @@ def test_generates_without_code_and_for_nobody_else(app: str, browser: Browser, 
     page.screenshot(path=tmp_path / "generated.png")
     assert legibility.faint(page) == {}
     assert legibility.small(page) == legibility.clipped(page) == []
+    page.wait_for_timeout(SILENCE)
+    expect(page.locator("#unreachable")).to_be_hidden()
     page.locator(".widget-slider .noUi-base").first.click()
     assert page.evaluate("document.activeElement.className").startswith("noUi-handle"), (
         "a click on a slider's track focuses its handle"
     )
     expect(page.get_by_role("button", name="Save the key")).to_be_visible()
     assert not problems
+    page.close()
+
+
+NOTICE = "This page cannot reach its kernel"
+
+
+@pytest.mark.parametrize("app", ["light"], indirect=True)
+def test_says_that_websockets_are_blocked(app: str, browser: Browser, tmp_path: Path):
+    """By a proxy that closes them, until it lets them through."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    is_blocked = True
+    page.route_web_socket(
+        "**", lambda socket: socket.close() if is_blocked else socket.connect_to_server()
+    )
+    page.goto(app, timeout=PATIENCE)
+    notice = page.get_by_role("alert").filter(has_text=NOTICE)
+    expect(notice).to_be_visible(timeout=4 * SILENCE)
+    expect(notice).to_contain_text("blocks WebSockets: a proxy, a firewall")
+    page.screenshot(path=tmp_path / "blocked.png")
+    assert legibility.faint(page) == {}
+    is_blocked = False
+    expect(notice).to_be_hidden(timeout=PATIENCE)  # the page tries again by itself
+    expect(page.get_by_role("button", name="Generate")).to_be_enabled(timeout=PATIENCE)
+    page.close()
+
+
+@pytest.mark.parametrize("app", ["dark"], indirect=True)
+def test_says_that_websockets_carry_nothing(app: str, browser: Browser):
+    """Through a proxy that opens them and never answers."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.route_web_socket("**", lambda socket: None)
+    page.goto(app, timeout=PATIENCE)
+    expect(page.get_by_role("alert").filter(has_text=NOTICE)).to_be_visible(timeout=4 * SILENCE)
+    assert legibility.faint(page) == {}
     page.close()

@@ -10,7 +10,7 @@ import pytest
 import tiny_models
 import torch
 
-from gaussmark_lib import generate, perturb, score
+from gaussmark_lib import generate, models, perturb, score, stats
 from gaussmark_lib.perturb import Key, Watermark
 
 KEYS = [Key.from_seed(i) for i in range(2)]
@@ -63,13 +63,46 @@ def test_in_every_kind_of_layer(weight):
     assert_same(run(model, wm), run(model, wm, batch_size=1), 1e-9)
 
 
-def test_bfloat16_moves_psi_by_no_more_than_is_promised():
-    model, wm = tiny_models.marked("llama", torch.bfloat16)
+MOST, USUAL = (
+    0.3,
+    0.03,
+)  # by which a batch moves ψ in bfloat16: one text's, and the root mean square
+
+
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_bfloat16_moves_psi_by_no_more_than_is_promised(architecture):
+    model, wm = tiny_models.marked(architecture, torch.bfloat16)
     alone = run(model, wm, batch_size=1)[..., 0]
-    moved = max(
-        np.abs(run(model, wm, batch_size=n)[..., 0] - alone).max() for n in (3, len(PROMPTS))
-    )
-    assert moved <= 0.1
+    for batch_size in (3, len(PROMPTS)):
+        moved = run(model, wm, batch_size=batch_size)[..., 0] - alone
+        assert np.abs(moved).max() <= MOST
+    in_float32 = run(model, wm, batch_size=64, dtype="float32")
+    assert_same(in_float32, run(model, wm, batch_size=1, dtype="float32"), 1e-4)
+
+
+def test_a_trained_model_in_bfloat16_one_at_a_time_or_64():
+    """No verdict changes unless p was at the level already."""
+    lm = models.load("doclm", dtype="bfloat16")
+    wm = Watermark(models.default_weight(lm.model), 0.1)
+    prompt = lm.encode("The function returns")
+    prompts = [prompt] * 64
+    marks = [(wm, KEYS[0])] * 32 + [None] * 32
+    options = {"seed": 3, "marks": marks}
+    together = generate.sample(lm.model, prompts, 40, batch_size=64, **options)
+    few = generate.sample(lm.model, prompts[:2], 40, batch_size=1, seed=3, marks=marks[:2])
+    assert [len(text) for text in few] == [40, 40]
+    texts = [text[: 5 + i % 36] for i, text in enumerate(together)]
+    alone = score.score(lm.model, prompts, texts, wm, KEYS, batch_size=1)
+    batched = score.score(lm.model, prompts, texts, wm, KEYS, batch_size=64)
+    moved = batched["psi"] - alone["psi"]
+    assert 0 < np.abs(moved).max() <= MOST
+    assert np.sqrt(np.square(moved).mean()) <= USUAL
+    threshold = stats.threshold(0.05)
+    changed = (alone["psi"] >= threshold) != (batched["psi"] >= threshold)
+    assert (np.abs(alone["psi"][changed] - threshold) <= MOST).all()
+    of_key = alone["key_id"] == KEYS[0].key_id
+    assert alone[of_key & (alone["text"] < 32)]["psi"].mean() > 0.5
+    assert abs(alone[~of_key]["psi"].mean()) < 0.6
 
 
 def departures(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:

@@ -330,6 +330,27 @@ def test_the_free_memory_is_the_machines():
     assert free == {}
 
 
+@pytest.mark.parametrize("n_bytes", [0, 1000])
+def test_a_machine_with_too_little_memory(saved, monkeypatch, n_bytes):
+    """As the operating system tells it, before any weight is read."""
+    memory = psutil.virtual_memory()._replace(available=n_bytes)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", pytest.fail)
+    refused(saved, r"of free memory on the CPU, got 0\.0 GiB; choose another dtype, or a smaller")
+
+
+@pytest.mark.parametrize(("n_bytes", "fits"), [(1000, False), (10**9, True)])
+def test_a_gpu_with_too_little_memory(saved, monkeypatch, n_bytes, fits):
+    """Although the machine has enough."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (n_bytes, 10**12))
+    terms = {"local_files_only": True, "trust_remote_code": False}
+    if fits:
+        checkpoints.check_size(saved, terms, "float32", torch.device("cuda"))
+    else:
+        with pytest.raises(InvalidModelError, match=r"free memory on the GPU, got 0\.0 GiB"):
+            checkpoints.check_size(saved, terms, "float32", torch.device("cuda"))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_checkpoint_with_a_weight_that_is_not_finite(copy, value):
     weights = load_file(copy / WEIGHTS)
