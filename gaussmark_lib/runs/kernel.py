@@ -27,6 +27,7 @@ from unittest.mock import patch
 
 import nbformat
 import papermill
+import psutil
 from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_client.kernelspec import KernelSpec
@@ -198,6 +199,12 @@ class Kernel(AsyncKernelManager):
             os.killpg(self.provisioner.process.pid, signal.SIGKILL)  # it leads a process group
 
 
+def memory_in_use() -> int:
+    """Bytes of this machine's memory that no process can have."""
+    memory = psutil.virtual_memory()
+    return memory.total - memory.available
+
+
 def execute(
     path: Path,
     parameters: Mapping[str, Any],
@@ -228,7 +235,7 @@ def execute(
         job = pool.submit(_execute, kernel, path, dict(parameters), progress)
         try:
             while wait([job], timeout=0.5).not_done:
-                kernel.most_memory = max(kernel.most_memory, death.memory_in_use())
+                kernel.most_memory = max(kernel.most_memory, memory_in_use())
                 if not wanted():
                     raise KeyboardInterrupt("not wanted any more")
                 if sys.stderr.isatty():

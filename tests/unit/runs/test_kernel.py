@@ -180,7 +180,7 @@ def test_a_signal_to_a_fork_that_has_ended_is_no_error(monkeypatch):
 def test_the_most_memory_in_use_is_told(tmp_path, monkeypatch, started):
     """Also when it is free again: a process that is gone has none."""
     readings = iter([3, 2**34, *[5] * 1000])
-    monkeypatch.setattr(death, "memory_in_use", lambda: next(readings))
+    monkeypatch.setattr(kernel, "memory_in_use", lambda: next(readings))
     started(lambda process: _once_it_waits(tmp_path, lambda: os.kill(process.pid, 9)))
     reason = _reason(tmp_path, PLAIN, WAITS)
     total = psutil.virtual_memory().total / 2**30
@@ -189,7 +189,7 @@ def test_the_most_memory_in_use_is_told(tmp_path, monkeypatch, started):
 
 
 def test_memory_in_use():
-    assert 0 < death.memory_in_use() < psutil.virtual_memory().total
+    assert 0 < kernel.memory_in_use() < psutil.virtual_memory().total
 
 
 def test_a_sweep_tells_the_death_of_one_run_and_goes_on(tmp_path):
