@@ -15,7 +15,7 @@ import pytest
 from small_notebooks import code, markdown, parameters, write
 
 from gaussmark_lib import cli, files, runs, sweeps
-from gaussmark_lib.runs import death, kernel
+from gaussmark_lib.runs import kernel
 from gaussmark_lib.runs import notebook as notebooks
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
