@@ -1,10 +1,13 @@
 """Two ratios of times on SmolLM2-135M: a score over a forward pass, which the count of operations
 bounds, and a batch with a key per row over the same batch under one key.
 
-Other programs on the machine only ever add time, so each task counts by its fastest repeat.
+Other programs on the machine only ever add time, so each task counts by its fastest repeat. That is
+not enough under heavy load: at a load of 9 on two cores the first ratio came out as 1.79, where the
+bound is 1.66. So the times are measured only on a machine that has little else to do.
 """
 
 import importlib.util
+import os
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,7 @@ WM = Watermark("model.layers.20.mlp.down_proj.weight", 0.02)
 N_PROMPT, N_RESPONSE = 30, 200
 BLOCKS, ABOVE = 30, 9  # blocks in all, and blocks above the weight
 REPEATS = 6
+IDLE = 1.0  # load average, over one minute, below which the times are measured
 NOISE = 0.05  # of a ratio of fastest repeats, on a machine that is used by others
 
 pytestmark = [
@@ -40,7 +44,10 @@ def smollm2():
 
 
 @pytest.fixture
-def two_threads():
+def two_threads_of_an_idle_machine():
+    load = os.getloadavg()[0]
+    if load > IDLE:
+        pytest.skip(f"needs an idle machine: expected a load of at most {IDLE}, got {load:.1f}")
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -103,13 +110,13 @@ def test_a_score_has_no_more_operations_than_the_count_by_hand(smollm2):
     assert counted == pytest.approx(counted_by_hand(smollm2), abs=0.03)
 
 
-def test_a_score_takes_as_long_as_its_operations(smollm2, two_threads):
+def test_a_score_takes_as_long_as_its_operations(smollm2, two_threads_of_an_idle_machine):
     times = speed.alternating(score_and_forward(smollm2, 4), REPEATS)
     expected = counted_by_hand(smollm2)
     assert fastest(times, "score", "forward") <= (1.10 + NOISE) * expected
 
 
-def test_a_key_per_row_takes_as_long_as_one_key(smollm2, two_threads):
+def test_a_key_per_row_takes_as_long_as_one_key(smollm2, two_threads_of_an_idle_machine):
     prompts, _ = texts(16)
     keys = [Key.from_seed(i) for i in range(16)]
     marks = [(WM, key) for key in keys]
