@@ -68,7 +68,7 @@ ELSEWHERE = {
     "cli/power.py": "unit/cli/test_audit.py",
     "runs/folder.py": "unit/runs/test_run.py unit/sweeps/test_page.py",
     "runs/death.py": "unit/runs/test_kernel.py",
-    "runs/kernel.py": "unit/runs/test_run.py",
+    "runs/kernel.py": "unit/runs/test_run.py unit/runs/test_kernel.py",
     "runs/notebook.py": "unit/runs/test_identity.py",
     "runs/parameters.py": "unit/runs/test_presets.py",
     "sweeps/jobs.py": "unit/sweeps/test_sweep.py",
@@ -684,13 +684,13 @@ FAULTS = {
     ],
     "runs/death.py": [
         ("every death is a crash", "CAUSES.get(exit_code, CRASHED)", "CRASHED"),
+    ],
+    "runs/kernel.py": [
         (
             "memory that is free counted as in use",
             "memory.total - memory.available",
             "memory.total",
         ),
-    ],
-    "runs/kernel.py": [
         ("sys.exit taken for the end", "if notebook.metadata.papermill.exception:", "if False:"),
         (
             "a signal to a fork that has ended hides why",

@@ -128,7 +128,7 @@ def parse(words: list[str]) -> None:
 @pytest.mark.parametrize("file", ["README.md", "papermill_runs/README.md", "notebooks/README.md"])
 def test_every_command_is_one_that_the_parser_takes(tmp_path, monkeypatch, file):
     monkeypatch.chdir(tmp_path)
-    for name in ("my.key", "other.key"):  # which are looked for at once
+    for name in ("my.key", "other.key", "chat.key"):  # which are looked for at once
         Path(name).touch()
     found = commands((files.ROOT / file).read_text(encoding="utf-8"))
     for line in found:

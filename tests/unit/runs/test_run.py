@@ -81,7 +81,7 @@ def test_a_complete_record_and_its_reuse(tmp_path, monkeypatch):
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert first.status["versions"].keys() == {"python", *records.PACKAGES}
-    about = "status code started finished seconds versions platform commit"
+    about = "status code inputs started finished seconds versions platform commit"
     assert first.status.keys() == set(about.split())
     executed = nbformat.read(first.dir / "notebook.ipynb", as_version=4)
     assert [cell.execution_count for cell in executed.cells] == [1, 2, 3, None]
