@@ -92,5 +92,5 @@ def test_a_mark_is_read_back_from_characters_with_an_unknown_prompt(smollm2):
     unknown = [smollm2.unknown_prompt()] * len(read)
     own = score.score(smollm2.model, unknown, read, wm, keys, paired=True)["psi"]
     wrong = score.score(smollm2.model, unknown, read, wm, keys[1:] + keys[:1], paired=True)["psi"]
-    assert own.mean() > 1.8  # about 2.9, of standard error .35
+    assert own.mean() > 1.8  # its standard error is 1/√8, about .35
     assert abs(wrong.mean()) < 4 / np.sqrt(len(wrong))
