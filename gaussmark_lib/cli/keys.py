@@ -31,7 +31,7 @@ def new(
         typer.Option(
             min=1e-31,
             max=10,
-            help="Standard deviation of the noise  [solved for ψ = 4 after 200 tokens]",
+            help="Standard deviation of the noise  [solved for ψ = 4 of a copied text of 200 tokens]",
         ),
     ] = None,
     model: Model = "doclm",
@@ -54,7 +54,7 @@ def new(
     if sigma is None:
         perturb.ready(lm.model, watermark, [perturb.Key.from_seed(0)])  # refuses before the work
         answers.waiting("solving for sigma on plain text of the model …")
-        watermark = begin.solved_for_key(lm, watermark)
+        watermark = begin.solved_for_key(lm, watermark, edited)
     key = perturb.bind(lm.model, watermark, perturb.Key.new(), edited, lm.file_sha256)
     key.save(path)
     print(f"key {key.key_id} for {lm.title}: {path}")
@@ -62,7 +62,8 @@ def new(
     if sigma is None:
         print(
             f"This sigma is solved for a predicted ψ of {begin.KEY_PSI:g} after"
-            f" {begin.KEY_TOKENS} tokens of the model's own plain text."
+            f" {begin.KEY_TOKENS} tokens of the model's own plain text, sampled at temperature"
+            f" {begin.KEY_TEMPERATURE:g} and tested with an unknown prompt."
         )
     print(
         "Keep the key secret and never commit it: whoever has it can detect the watermark, and"

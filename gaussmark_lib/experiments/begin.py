@@ -8,17 +8,20 @@ Where the reader names no σ, it is solved for a wanted ψ: to first order a tex
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, models, score, stats, texts
+from gaussmark_lib import generate, models, promise, score, stats, texts
 from gaussmark_lib.experiments.pairs import Pairs, draw
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
 
 KEY_PSI, KEY_TOKENS = 4.0, 200  # what σ of a new key is solved for where nobody names it
+KEY_TEMPERATURE = 0.7  # of that text: a common one to serve at, and it leaves fewer choices than 1
 KEY_PROMPT_TOKENS = 32
 N_TEXTS = 8  # for the median of ‖G‖, which differs little from text to text
 
@@ -97,16 +100,29 @@ def solved(
     return Watermark(wm.weight, sigma, wm.rank_dropped, wm.side)
 
 
-def solved_for_key(lm: models.LM, wm: Watermark) -> Watermark:
-    """``wm`` with the σ of a new key: a median predicted ψ of ``KEY_PSI`` after ``KEY_TOKENS``
-    tokens of the model's own plain text, which continues text of the model's default kind. A text
-    kind with a pilot gives its pilot, which no measurement uses.
+def solved_for_key(lm: models.LM, wm: Watermark, edited: float = 0.0) -> Watermark:
+    """Return ``wm`` with the σ of a new key: a median predicted ψ of ``KEY_PSI`` for ``KEY_TOKENS``
+    tokens of the model's own plain text at ``KEY_TEMPERATURE``, as ``detect`` tests a text that
+    somebody copied: with an unknown prompt, and a direction that allows for ``edited`` tokens.
+
+    The plain text continues text of the model's default kind. A text kind with a pilot gives its
+    pilot, which no measurement uses.
     """
     kind = texts.default_kind(lm)
     split = "pilot" if kind in texts.PACKAGED else "heldout"
     prompts = texts.prompts(lm, kind, N_TEXTS, KEY_PROMPT_TOKENS, split=split)
     n_tokens = texts.fit(lm, prompts, KEY_TOKENS)
-    return solved(lm, prompts, n_tokens, wm, KEY_PSI * (n_tokens / KEY_TOKENS) ** 0.5)
+    plain = generate.sample(lm.model, prompts, n_tokens, temperature=KEY_TEMPERATURE)
+
+    unknown = [lm.unknown_prompt()] * len(plain)
+    tested = lm.model, unknown, plain, replace(wm, sigma=1.0)
+    norms = [gradient.norm for gradient in score.gradients(*tested, edited=edited)]
+    promised = promise.table(
+        *tested, edited=edited, sampled=promise.Sampled(temperature=KEY_TEMPERATURE)
+    )
+    psi_per_sigma = np.median(promise.mean_psi(promised["information"], norms, 1.0))
+    wanted = KEY_PSI * (n_tokens / KEY_TOKENS) ** 0.5
+    return replace(wm, sigma=float(wanted / psi_per_sigma))
 
 
 def describe_setup(lm: models.LM, wm: Watermark) -> str:

@@ -237,10 +237,8 @@ def gpus() -> list[str]:
 
 @contextmanager
 def _scheduler(address: str, gpus_per_run: int) -> Iterator[Executor]:
-    from distributed import Client
-
     try:
-        client = Client(address, timeout=PATIENCE, set_as_default=False)
+        client = _client(address)
     except (OSError, ValueError, TypeError) as error:
         raise GaussMarkError(
             f"no Dask scheduler answers at {address}; start one with `dask scheduler`, or correct"
@@ -255,6 +253,15 @@ def _scheduler(address: str, gpus_per_run: int) -> Iterator[Executor]:
                 f" some with `dask worker {address} --nthreads 1 --resources GPU={gpus_per_run}`"
             )
         yield _executor(client, gpus_per_run)
+
+
+def _client(address: str) -> Any:
+    from distributed import Client
+
+    try:
+        return Client(address, timeout=PATIENCE, set_as_default=False)
+    except AssertionError:  # Dask gives its thread ten seconds to start, too few on a busy machine
+        return Client(address, timeout=PATIENCE, set_as_default=False)
 
 
 def _executor(client: Any, gpus_per_run: int) -> Executor:

@@ -4,10 +4,11 @@ import dataclasses
 import json
 import re
 
+import numpy as np
 import pytest
 from command_lines import answer
 
-from gaussmark_lib import models, score, texts
+from gaussmark_lib import models, promise, score, texts
 from gaussmark_lib.engine import packages
 from gaussmark_lib.experiments import begin
 from gaussmark_lib.keys import Key
@@ -30,13 +31,15 @@ def test_weight_and_sigma_are_chosen_where_nobody_names_them(lm, tmp_path, capsy
     assert weight == key.watermark.weight == models.default_weight(lm.model)
     assert float(sigma) == pytest.approx(key.watermark.sigma, rel=1e-3)
     assert "predicted ψ of 4 after 200 tokens" in out
-    # the same σ by hand: psi = sigma * median norm, grown to 200 tokens by the square root
+    # the same σ by hand: what `detect` would expect of eight texts that were copied somewhere
     prompts = texts.prompts(lm, "docs", begin.N_TEXTS, begin.KEY_PROMPT_TOKENS)
     n_tokens = texts.fit(lm, prompts, begin.KEY_TOKENS)
-    plain = begin.generate.sample(lm.model, prompts, n_tokens)
-    table = score.score(lm.model, prompts, plain, key.watermark, [Key.from_seed(0)])
-    predicted = key.watermark.sigma * table["grad_norm"].median() * (200 / n_tokens) ** 0.5
-    assert predicted == pytest.approx(4.0, rel=1e-3)
+    plain = begin.generate.sample(lm.model, prompts, n_tokens, temperature=0.7)
+    tested = lm.model, [lm.unknown_prompt()] * len(plain), plain, key.watermark
+    table = score.score(*tested, [Key.from_seed(0)], edited=0.1)
+    promised = promise.table(*tested, edited=0.1, sampled=promise.Sampled(temperature=0.7))
+    means = promise.mean_psi(promised["information"], table["grad_norm"], key.watermark.sigma)
+    assert np.median(means) * (200 / n_tokens) ** 0.5 == pytest.approx(4.0, rel=1e-3)
 
 
 @pytest.mark.usefixtures("lm", "without_speeches")
