@@ -496,6 +496,26 @@ FAULTS = {
     "joint/stream.py": [
         ("bets on ψ's own promise", "grad_norm * answer.residual", "grad_norm"),
     ],
+    "promise.py": [
+        ("τ forgotten", "_squared(wm, parts) / tau", "_squared(wm, parts)"),
+        (
+            "divided by G twice",
+            "/ np.asarray(grad_norm, float)",
+            "/ np.asarray(grad_norm, float) ** 2",
+        ),
+        ("no covariance", "errors.sub_(probabilities * errors.sum(-1, keepdim=True))", "errors"),
+        ("the channel's weights twice", "np.sqrt(kept)", "kept"),
+        ("top-p forgotten", "if top_p < 1:", "if False:"),
+        (
+            "excess without the entropy",
+            "-(own.mean() + entropy.double().mean().item())",
+            "-own.mean()",
+        ),
+        ("slope of the wrong sign", "-mean.double().sum().item()", "mean.double().sum().item()"),
+        ("few tokens have a temperature", "if len(y) >= FEW else 1.0", "if True else 1.0"),
+        ("weights without their own σ", "(scale * norm(part)) ** 2", "norm(part) ** 2"),
+        ("rank reduction forgotten", "if wm.rank_dropped:", "if False:"),
+    ],
     "token_level/keys.py": [
         ("one key for all tokens", 'k.to_bytes(8, "big")', '(0).to_bytes(8, "big")'),
         ("σ forgotten in Γ", "of_text, wm.sigma * size", "of_text, size"),

@@ -167,5 +167,17 @@ def test_greedy_text_and_foreign_text_get_a_caution():
     greedy = generate.sample(model, PROMPTS, 30, temperature=0)
     [row, _] = promise.table(model, PROMPTS, greedy, wm).to_dict("records")
     assert verdict.cautions(row) == [verdict.PREDICTABLE]
-    [row, _] = promise.table(model, PROMPTS, RESPONSES, wm).to_dict("records")
+    foreign = []
+    for _ in range(40):  # the model's least likely token
+        foreign.append(logits_of(model, PROMPTS[0], [*foreign, 0])[-1].argmin().item())
+    [row] = promise.table(model, PROMPTS[:1], [foreign], wm).to_dict("records")
     assert verdict.cautions(row) == [verdict.UNUSUAL]
+
+
+@pytest.mark.parametrize("n_tokens", [16, 40, 200, 2000])
+def test_few_tokens_may_be_stranger_before_a_caution(n_tokens):
+    """The mean of n deviations of 1.5 nats that the model's own tokens have, at 4 standard errors."""
+    own = {"n_tokens": n_tokens, "temperature": 1.0, "excess": 0.15 + 4 * 1.5 / n_tokens**0.5}
+    of_edited = own | {"excess": own["excess"] + 1.5}
+    assert verdict.cautions(own) == []
+    assert verdict.cautions(of_edited) == [verdict.UNUSUAL]

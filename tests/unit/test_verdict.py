@@ -44,9 +44,9 @@ def test_the_power_is_that_of_the_texts_own_information():
 @pytest.mark.parametrize(
     ("change", "caution"),
     [
-        ({"excess": 1.0}, verdict.UNUSUAL),
+        ({"excess": 2.0}, verdict.UNUSUAL),
         ({"temperature": 0.1}, verdict.PREDICTABLE),
-        ({"excess": 1.0, "temperature": 0.1}, verdict.UNUSUAL),
+        ({"excess": 2.0, "temperature": 0.1}, verdict.UNUSUAL),
     ],
 )
 def test_a_text_that_the_model_would_not_write_gets_a_caution_and_no_promise(change, caution):
