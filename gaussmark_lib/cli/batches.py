@@ -205,7 +205,14 @@ class Scoring:
 
     def _promised(self, prompts: list[list[int]], responses: list[list[int]]) -> pd.DataFrame:
         """What each text promises, by its number: one more forward and backward pass."""
-        found = promise.table(self.lm.model, prompts, responses, self.wm, edited=self.edited)
+        found = promise.table(
+            self.lm.model,
+            prompts,
+            responses,
+            self.wm,
+            edited=self.edited,
+            unknown_prompt=self.lm.unknown_prompt(),
+        )
         return found.drop(columns="n_tokens")
 
     def _users(self, prompts: list[list[int]], responses: list[list[int]]) -> list[list[Row]]:
@@ -227,7 +234,8 @@ class Scoring:
         settings = {"edited": self.edited, "batch_size": 1}
         promised = {}
         if self.promises:
-            promised = promise.together(promise.table(*texts, **settings))
+            of_windows = promise.table(*texts, **settings, unknown_prompt=self.lm.unknown_prompt())
+            promised = promise.together(of_windows)
         try:
             if self.book:
                 table = tracing.attribute(*texts, self.book, together=True, **settings)

@@ -31,7 +31,7 @@ def new(
         typer.Option(
             min=1e-31,
             max=10,
-            help="Standard deviation of the noise  [solved for ψ = 4 of a copied text of 200 tokens]",
+            help="Standard deviation of the noise  [solved for ψ = 4 of 200 copied tokens]",
         ),
     ] = None,
     model: Model = "doclm",

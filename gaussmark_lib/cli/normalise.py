@@ -54,7 +54,8 @@ class Normalising(Scoring):
         prompts, responses = normalised
         settings = {"edited": self.edited, "batch_size": 1}
         texts = self.lm.model, prompts, responses, self.wm
-        promised = promise.together(promise.table(*texts, **settings))
+        of_windows = promise.table(*texts, **settings, unknown_prompt=self.lm.unknown_prompt())
+        promised = promise.together(of_windows)
         try:
             table = tracing.any_version(
                 self.lm.model,

@@ -114,12 +114,11 @@ def solved_for_key(lm: models.LM, wm: Watermark, edited: float = 0.0) -> Waterma
     n_tokens = texts.fit(lm, prompts, KEY_TOKENS)
     plain = generate.sample(lm.model, prompts, n_tokens, temperature=KEY_TEMPERATURE)
 
-    unknown = [lm.unknown_prompt()] * len(plain)
-    tested = lm.model, unknown, plain, replace(wm, sigma=1.0)
+    unknown = lm.unknown_prompt()
+    tested = lm.model, [unknown] * len(plain), plain, replace(wm, sigma=1.0)
     norms = [gradient.norm for gradient in score.gradients(*tested, edited=edited)]
-    promised = promise.table(
-        *tested, edited=edited, sampled=promise.Sampled(temperature=KEY_TEMPERATURE)
-    )
+    sampled = promise.Sampled(temperature=KEY_TEMPERATURE)
+    promised = promise.table(*tested, edited=edited, sampled=sampled, unknown_prompt=unknown)
     psi_per_sigma = np.median(promise.mean_psi(promised["information"], norms, 1.0))
     wanted = KEY_PSI * (n_tokens / KEY_TOKENS) ** 0.5
     return replace(wm, sigma=float(wanted / psi_per_sigma))

@@ -246,7 +246,8 @@ class Session:
             raise InvalidTextError("expected a text to test, got an empty one; type or paste some")
         with alone:
             sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
-            before = self._prompt(prompt) if prompt.strip() else []
+            unknown = self.lm.unknown_prompt()
+            before = self._prompt(prompt) if prompt.strip() else unknown
             pairs = windows(self.lm.model, before, self.lm.encode(text))
             wm = Watermark(question.weight, 1.0)  # σ cancels in ψ
             report("looking at each token", 0.0)
@@ -255,9 +256,10 @@ class Session:
             keys, n_windows = self._keys(key), len(pairs[0])
             table = tracing.author(self.lm.model, *pairs, wm, keys, edited=allowed, batch_size=1)
             this, wrong = table.to_dict("records")
-            row = this | promise.together(
-                promise.table(self.lm.model, *pairs, wm, edited=allowed, batch_size=1)
+            of_windows = promise.table(
+                self.lm.model, *pairs, wm, edited=allowed, unknown_prompt=unknown, batch_size=1
             )
+            row = this | promise.together(of_windows)
             if n_windows > 1:
                 row["windows"] = n_windows
             row |= verdict.of(row, sigma, control=wrong["p_value"])

@@ -7,7 +7,17 @@ import pytest
 import tiny_models
 import torch
 
-from gaussmark_lib import channel, errors, generate, gradients, perturb, promise, score, verdict
+from gaussmark_lib import (
+    channel,
+    errors,
+    generate,
+    gradients,
+    perturb,
+    promise,
+    score,
+    tokens,
+    verdict,
+)
 from gaussmark_lib.perturb import Key, Watermark
 
 RNG = np.random.default_rng(4)
@@ -162,6 +172,24 @@ def test_a_score_costs_as_many_passes_as_before(monkeypatch):
     assert passes == 2 * ["forward", "backward"]
 
 
+def test_an_unknown_prompt_promises_less_and_has_its_temperature_from_the_second_half():
+    """Only of the texts after what stands in for it."""
+    model, wm = tiny_models.marked()
+    start = tokens.start(model)
+    [hot] = tiny_models.random_ids(RNG, 20)
+    cold = generate.sample(model, [[*start, *hot]], 30, temperature=0.2)[0]
+    text = [*hot, *cold]
+    prompts, texts = [start, PROMPTS[0]], [text, text]
+    known = promise.table(model, prompts, texts, wm)
+    unknown = promise.table(model, prompts, texts, wm, unknown_prompt=[])
+    assert known.iloc[1].equals(unknown.iloc[1])
+    [tau, _] = unknown["temperature"]
+    assert tau < 0.6 * known["temperature"][0]
+    same = promise.table(model, prompts, texts, wm, sampled=promise.Sampled(tau))
+    share = len(text) / (len(text) + promise.LOST)
+    assert unknown["information"][0] == pytest.approx(share * same["information"][0])
+
+
 def test_greedy_text_and_foreign_text_get_a_caution():
     model, wm = tiny_models.marked()
     greedy = generate.sample(model, PROMPTS, 30, temperature=0)
@@ -176,7 +204,7 @@ def test_greedy_text_and_foreign_text_get_a_caution():
 
 @pytest.mark.parametrize("n_tokens", [16, 40, 200, 2000])
 def test_few_tokens_may_be_stranger_before_a_caution(n_tokens):
-    """The mean of n deviations of 1.5 nats that the model's own tokens have, at 4 standard errors."""
+    """Tokens of the model's own deviate by 1.5 nats; this is their mean and 4 standard errors."""
     own = {"n_tokens": n_tokens, "temperature": 1.0, "excess": 0.15 + 4 * 1.5 / n_tokens**0.5}
     of_edited = own | {"excess": own["excess"] + 1.5}
     assert verdict.cautions(own) == []

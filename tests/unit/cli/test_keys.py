@@ -37,7 +37,8 @@ def test_weight_and_sigma_are_chosen_where_nobody_names_them(lm, tmp_path, capsy
     plain = begin.generate.sample(lm.model, prompts, n_tokens, temperature=0.7)
     tested = lm.model, [lm.unknown_prompt()] * len(plain), plain, key.watermark
     table = score.score(*tested, [Key.from_seed(0)], edited=0.1)
-    promised = promise.table(*tested, edited=0.1, sampled=promise.Sampled(temperature=0.7))
+    sampled = promise.Sampled(temperature=0.7)
+    promised = promise.table(*tested, edited=0.1, sampled=sampled, unknown_prompt=[])
     means = promise.mean_psi(promised["information"], table["grad_norm"], key.watermark.sigma)
     assert np.median(means) * (200 / n_tokens) ** 0.5 == pytest.approx(4.0, rel=1e-3)
 
