@@ -16,7 +16,7 @@ drawn tokens, only where they led, and is not inflated by this.
 
 A prompt that is not known costs evidence: the activations of the first tokens are others without
 it, and less of F is common to both. What is left is the share T/(T + ``LOST``) of a text of T
-tokens. Measured was Σ_t tr(J′_tᵀ C_t J_t)/Σ_t tr(J′_tᵀ C_t J′_t), with J′ after the start alone: as if
+tokens. Measured was Σ_t tr(J′_tᵀ C_t J_t)/Σ_t tr(J′_tᵀ C_t J′_t), with J′ after the start alone: if
 7 to 20 tokens were lost, on doclm and on SmolLM2, of 60 and of 200, at temperatures .5, .7 and 1.
 
 Three numbers of a text stand for these:
