@@ -81,6 +81,12 @@ class Watermark:
         return PlacedWatermark(model, self)
 
 
+def require_watermark(wm: Watermark) -> None:
+    """InvalidWatermarkError for anything but a watermark."""
+    if not isinstance(wm, Watermark):
+        raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
+
+
 class PlacedWatermark(Watermark):
     """A watermark on the matrices of a model: each door makes one, and rooms take it.
 
@@ -94,9 +100,19 @@ class PlacedWatermark(Watermark):
     """
 
     def __init__(self, model: PreTrainedModel, wm: Watermark):
-        if not isinstance(wm, Watermark):
-            raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
-        linears = [Weight(model, name) for name in wm.weights]
+        require_watermark(wm)
+        self._place(model, wm, [Weight(model, name) for name in wm.weights])
+
+    @classmethod
+    def on_matrices(cls, wm: Watermark, linears: "Sequence[Weight]") -> "PlacedWatermark":
+        """A watermark on matrices without their model (:meth:`Weight.alone`), in its order."""
+        placed = cls.__new__(cls)
+        placed._place(None, wm, linears)
+        return placed
+
+    def _place(
+        self, model: PreTrainedModel | None, wm: Watermark, linears: "Sequence[Weight]"
+    ) -> None:
         d = sum(linear.parameter.numel() for linear in linears)
         vars(self).update(vars(wm))
         vars(self).update(model=model, linears=linears, linear=linears[0], d=d)
@@ -131,6 +147,17 @@ class Weight:
         self.parameter: nn.Parameter = self.module.weight  # θ as stored, perhaps transposed
         self.transposed = isinstance(self.module, Conv1D)
         self.shape = tuple(self.oriented(self.parameter).shape)  # (d_out, d_in)
+
+    @classmethod
+    def alone(cls, name: str, theta: Float[Tensor, "d_out d_in"]) -> "Weight":
+        """A matrix without its model, such as one that was read from a file."""
+        weight = cls.__new__(cls)
+        weight.name = name
+        weight.module = None
+        weight.parameter = nn.Parameter(theta, requires_grad=False)
+        weight.transposed = False
+        weight.shape = tuple(theta.shape)
+        return weight
 
     def value(self) -> Float[Tensor, "d_out d_in"]:
         """θ itself, detached; shares memory with the model."""
