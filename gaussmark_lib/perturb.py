@@ -33,8 +33,9 @@ from gaussmark_lib.errors import (
     PerturbedModelError,
     require_one_of,
 )
+from gaussmark_lib.errors import kind as kind_of
 from gaussmark_lib.keys import Binding, Key, listed, purpose
-from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight, require_watermark
+from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight
 
 GGUF_TYPES = ("f16", "f32", "q8_0")  # of the marked matrix in a GGUF file
 _MARK = "gaussmark"  # on a perturbed model, and in the config of an exported checkpoint
@@ -209,7 +210,8 @@ def export_gguf(
         raise InvalidModelError(f"expected a new file that ends in .gguf, got {path}")
     if os.path.lexists(path):
         raise InvalidModelError(f"expected a new file to export to, but {path} exists")
-    require_watermark(wm)
+    if not isinstance(wm, Watermark):
+        raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind_of(wm)}")
     [key] = listed([key])
     if len(wm.weights) > 1:
         raise InvalidWatermarkError(
@@ -244,7 +246,7 @@ def _write_marked(
         gguf_writing.n_bytes(tensor, kind)  # refuses rows that do not fit
     except InvalidModelError as error:
         raise InvalidModelError(f"{base}: {error}") from None
-    placed = PlacedWatermark.on_matrices(wm, [Weight.alone(wm.weight, theta)])
+    placed = PlacedWatermark(None, wm, [Weight.alone(wm.weight, theta)])
     listed([key], placed)
     _check_file(key, Path(base))
     xi = drawn(placed, [key])[0][0]

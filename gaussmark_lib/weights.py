@@ -81,14 +81,11 @@ class Watermark:
         return PlacedWatermark(model, self)
 
 
-def require_watermark(wm: Watermark) -> None:
-    """InvalidWatermarkError for anything but a watermark."""
-    if not isinstance(wm, Watermark):
-        raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
-
-
 class PlacedWatermark(Watermark):
     """A watermark on the matrices of a model: each door makes one, and rooms take it.
+
+    Args:
+        linears: the matrices, where they come without their model (:meth:`Weight.alone`).
 
     Attributes:
         linears: a :class:`Weight` for each matrix; ``linear`` is the first.
@@ -99,20 +96,16 @@ class PlacedWatermark(Watermark):
         InvalidModelError: a matrix that is not finite.
     """
 
-    def __init__(self, model: PreTrainedModel, wm: Watermark):
-        require_watermark(wm)
-        self._place(model, wm, [Weight(model, name) for name in wm.weights])
-
-    @classmethod
-    def on_matrices(cls, wm: Watermark, linears: "Sequence[Weight]") -> "PlacedWatermark":
-        """A watermark on matrices without their model (:meth:`Weight.alone`), in its order."""
-        placed = cls.__new__(cls)
-        placed._place(None, wm, linears)
-        return placed
-
-    def _place(
-        self, model: PreTrainedModel | None, wm: Watermark, linears: "Sequence[Weight]"
-    ) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel | None,
+        wm: Watermark,
+        linears: "Sequence[Weight] | None" = None,
+    ):
+        if not isinstance(wm, Watermark):
+            raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
+        if linears is None:
+            linears = [Weight(model, name) for name in wm.weights]
         d = sum(linear.parameter.numel() for linear in linears)
         vars(self).update(vars(wm))
         vars(self).update(model=model, linears=linears, linear=linears[0], d=d)

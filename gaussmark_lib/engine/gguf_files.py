@@ -297,7 +297,7 @@ def _in_halves(theta: Float[Tensor, "d_out d_in"], n_heads: int) -> Float[Tensor
 
 
 def _alternating(theta: Float[Tensor, "d_out d_in"], n_heads: int) -> Float[Tensor, "d_out d_in"]:
-    """The inverse of :func:`_in_halves`."""
+    """The order of llama.cpp: the two halves of each head alternate."""
     d_out, d_in = theta.shape
     halves = theta.reshape(n_heads, 2, d_out // n_heads // 2, d_in)
     return halves.transpose(1, 2).reshape(d_out, d_in)
