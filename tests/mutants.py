@@ -327,7 +327,11 @@ FAULTS = {
         ),
     ],
     "engine/gguf_writing.py": [
-        ("tensors are not aligned", "out.write(bytes(_padded(", "out.write(bytes(0 * _padded("),
+        (
+            "a replaced tensor keeps its old type in the header",
+            "kind = kinds.get(tensor.name, tensor.tensor_type)",
+            "kind = tensor.tensor_type",
+        ),
         (
             "the file is in place before it is whole",
             "partial = Path(folder) / path.name",
