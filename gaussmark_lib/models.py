@@ -224,6 +224,8 @@ def _of_gguf(name: str, file: Path, dtype: str | torch.dtype, device: torch.devi
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **terms)
         model = _checked_model(file.parent, dtype, terms | gguf_files.terms(file))
     entry = packages.MODELS.get(name)
+    if mark := gguf_files.mark(reader):
+        model.config.gaussmark = mark  # so that it is refused as a base model
     lm = LM(
         model=gguf_files.as_plain(model).to(device).eval(),
         tokenizer=tokenizer,
@@ -282,6 +284,17 @@ def conversion_faults(lm: LM) -> list[str]:
             " probably wrong, or the model is no model of English"
         )
     return faults
+
+
+def gguf_file(name: str | Path) -> Path:
+    """The GGUF file of a model; InvalidModelError for a model that has none."""
+    source = _source(name)
+    if not gguf_files.is_gguf(source):
+        raise InvalidModelError(
+            f"expected a model in a .gguf file, such as {', '.join(PACKAGED)}, got {name}; a GGUF"
+            " file is made from a GGUF file, and a folder from any model"
+        )
+    return Path(source)
 
 
 def _source(name: str | Path) -> Path | str:

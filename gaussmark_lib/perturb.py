@@ -8,24 +8,36 @@ Let z be the first d numbers of a key's stream, cut into matrices in the order o
 """
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gaussmark_lib import channel, files, tokens
-from gaussmark_lib.engine.arithmetic import rounded_sum
-from gaussmark_lib.engine.checkpoints import digest
+from gaussmark_lib.engine import gguf_files, gguf_writing
+from gaussmark_lib.engine.arithmetic import carried, rounded_sum
+from gaussmark_lib.engine.checkpoints import digest, loading
+from gaussmark_lib.engine.packages import sha256
 from gaussmark_lib.engine.stream import streams
-from gaussmark_lib.errors import InvalidModelError, PerturbedModelError
+from gaussmark_lib.errors import (
+    InvalidModelError,
+    InvalidWatermarkError,
+    KeyMismatchError,
+    PerturbedModelError,
+    require_one_of,
+)
+from gaussmark_lib.errors import kind as kind_of
 from gaussmark_lib.keys import Binding, Key, listed, purpose
-from gaussmark_lib.weights import PlacedWatermark, Watermark
+from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight
 
+GGUF_TYPES = ("f16", "f32", "q8_0")  # of the marked matrix in a GGUF file
 _MARK = "gaussmark"  # on a perturbed model, and in the config of an exported checkpoint
 
 
@@ -80,9 +92,9 @@ def bind(
     """
     [edited] = channel.fractions([edited])
     with watermarked(model, wm, key):
-        carried = getattr(model.config, _MARK)["sigma_carried"]
+        sigma_carried = getattr(model.config, _MARK)["sigma_carried"]
     use = purpose(PlacedWatermark(model, wm))
-    use |= {"sigma_carried": carried, "model_sha256": digest(model)}
+    use |= {"sigma_carried": sigma_carried, "model_sha256": digest(model)}
     use |= {"edited": edited, "file_sha256": file_sha256}
     return replace(key, binding=Binding(**use))
 
@@ -102,15 +114,17 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
 @contextmanager
 def moved(wm: PlacedWatermark, xis: Sequence[Tensor], by: str = "a given noise") -> Iterator[None]:
     """Inside the ``with``, the weights are θ + ξ, rounded; only here are weights exchanged."""
-    config, carried = wm.model.config, []
+    config = wm.model.config
+    sigmas_carried = []
     with marked(wm.model, by), ExitStack() as after:
         for linear, xi, sigma in zip(wm.linears, xis, wm.sigmas, strict=True):
             theta, xi = linear.parameter.data, linear.oriented(xi)
             after.callback(setattr, linear.parameter, "data", theta)  # the very tensor
             linear.parameter.data, of_weight = rounded_sum(theta, xi, sigma, linear.name)
-            carried.append(of_weight)
-        carried = carried[0] if len(carried) == 1 else tuple(carried)
-        mark = {"key_id": by, "weight": wm.weight, "sigma_carried": carried}
+            sigmas_carried.append(of_weight)
+        is_single = len(sigmas_carried) == 1
+        sigma_carried = sigmas_carried[0] if is_single else tuple(sigmas_carried)
+        mark = {"key_id": by, "weight": wm.weight, "sigma_carried": sigma_carried}
         setattr(config, _MARK, mark)  # what save_pretrained writes
         after.callback(delattr, config, _MARK)
         yield
@@ -164,3 +178,115 @@ def export(
     except (OSError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
         raise InvalidModelError(f"cannot export the model to {folder}: {why}") from None
+
+
+def export_gguf(
+    base: str | Path, wm: Watermark, key: Key, path: str | Path, tensor_type: str = "f16"
+) -> Path:
+    """Write a GGUF file that carries the watermark, and never the key.
+
+    It is the base file, byte for byte, but for one tensor, which is θ + ξ, and three new values in
+    the header, which name that tensor, the key's public id and the σ carried after rounding.
+
+    The model is not loaded: no more than the marked matrix is in memory.
+
+    Args:
+        base: the GGUF file of the base model.
+        wm: on one weight.
+        path: of the new file, which ends in ``.gguf``.
+        tensor_type: of the marked matrix: ``"f16"``, ``"f32"`` or ``"q8_0"``.
+
+    Raises:
+        InvalidModelError: no GGUF file of a language model, a matrix that it does not have or that
+            cannot be read, a name that exists, or a file that cannot be written.
+        KeyMismatchError: a key that was made for another file, or for another state of this one.
+        PerturbedModelError: the file is marked already. With the same key it is copied as it is.
+    """
+    require_one_of(tensor_type, "type", GGUF_TYPES, InvalidModelError)
+    kind = gguf.GGMLQuantizationType[tensor_type.upper()]
+    path = files.named(path, "cannot export the model", InvalidModelError)
+    base = files.named(base, "cannot read the base model", InvalidModelError)
+    if not gguf_files.is_gguf(path):
+        raise InvalidModelError(f"expected a new file that ends in .gguf, got {path}")
+    if os.path.lexists(path):
+        raise InvalidModelError(f"expected a new file to export to, but {path} exists")
+    if not isinstance(wm, Watermark):
+        raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind_of(wm)}")
+    [key] = listed([key])
+    if len(wm.weights) > 1:
+        raise InvalidWatermarkError(
+            f"expected a watermark on one weight for a GGUF file, got {len(wm.weights)}; make a key"
+            " for one of them, or export to a folder"
+        )
+    with loading(str(base), is_local=True, advice=gguf_files.ADVICE):
+        reader = gguf_files.read(base)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if mark := gguf_files.mark(reader):
+            _check_same_mark(reader, wm, key, kind, mark)
+            with files.hidden_folder(path) as partial:
+                shutil.copyfile(base, Path(partial) / path.name)
+                (Path(partial) / path.name).rename(path)
+        else:
+            _write_marked(reader, wm, key, path, kind)
+    except OSError as error:
+        raise InvalidModelError(
+            f"cannot export the model to {path}: {error.strerror or error}"
+        ) from None
+    return path
+
+
+def _write_marked(
+    reader: gguf.GGUFReader, wm: Watermark, key: Key, path: Path, kind: gguf_writing.Kind
+) -> None:
+    base = reader.data.filename
+    try:
+        tensor = gguf_files.tensor(reader, wm.weight)
+        theta = gguf_files.matrix(reader, wm.weight)
+        gguf_writing.n_bytes(tensor, kind)  # refuses rows that do not fit
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{base}: {error}") from None
+    placed = PlacedWatermark(None, wm, [Weight.alone(wm.weight, theta)])
+    listed([key], placed)
+    _check_file(key, Path(base))
+    xi = drawn(placed, [key])[0][0]
+    content = gguf_files.encoded(reader, tensor.name, theta + xi, kind)
+    moved = gguf_files.decoded(reader, tensor.name, content, kind)
+    of_theta = gguf_files.encoded(reader, tensor.name, theta, kind)
+    unmoved = gguf_files.decoded(reader, tensor.name, of_theta, kind)
+    what = f"numbers of {wm.weight}, which are {kind.name}"
+    mark = {
+        gguf_files.KEY_ID: key.key_id,
+        gguf_files.MARKED_TENSOR: tensor.name,
+        gguf_files.SIGMA: carried(unmoved, moved, xi, wm.sigma, what),
+    }
+    gguf_writing.write(reader, path, {tensor.name: kind}, lambda _: content, mark)
+
+
+def _check_file(key: Key, base: Path) -> None:
+    """KeyMismatchError where the key was made with another file, although with the same matrix."""
+    expected = key.binding and key.binding.file_sha256
+    if expected and expected != (found := sha256(base)):
+        raise KeyMismatchError(
+            f"key {key.key_id} was made with a file of SHA-256 {expected[:12]}…, but {base} has"
+            f" {found[:12]}…: it is another file, or it was changed since. Use the file that the"
+            " key was made with, or make a new key"
+        )
+
+
+def _check_same_mark(
+    reader: gguf.GGUFReader, wm: Watermark, key: Key, kind: gguf_writing.Kind, mark: dict
+) -> None:
+    """PerturbedModelError for a marked file, unless it says that it is what would be written."""
+    base = reader.data.filename
+    if mark["key_id"] != key.key_id:
+        raise PerturbedModelError(
+            f"expected the base model, got {base}, a file with the watermark of key"
+            f" {mark['key_id']}; export from the file that it was made from"
+        )
+    tensor = gguf_files.tensor(reader, wm.weight)
+    if (tensor.name, tensor.tensor_type) != (mark["weight"], kind):
+        raise PerturbedModelError(
+            f"{base} carries the watermark of this key already, on {mark['weight']} as"
+            f" {tensor.tensor_type.name}; export from the file that it was made from to change that"
+        )

@@ -84,6 +84,9 @@ class Watermark:
 class PlacedWatermark(Watermark):
     """A watermark on the matrices of a model: each door makes one, and rooms take it.
 
+    Args:
+        linears: the matrices, where they come without their model (:meth:`Weight.alone`).
+
     Attributes:
         linears: a :class:`Weight` for each matrix; ``linear`` is the first.
         d: Σ d_out·d_in over them, the numbers of a key's stream that it uses.
@@ -93,10 +96,16 @@ class PlacedWatermark(Watermark):
         InvalidModelError: a matrix that is not finite.
     """
 
-    def __init__(self, model: PreTrainedModel, wm: Watermark):
+    def __init__(
+        self,
+        model: PreTrainedModel | None,
+        wm: Watermark,
+        linears: "Sequence[Weight] | None" = None,
+    ):
         if not isinstance(wm, Watermark):
             raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
-        linears = [Weight(model, name) for name in wm.weights]
+        if linears is None:
+            linears = [Weight(model, name) for name in wm.weights]
         d = sum(linear.parameter.numel() for linear in linears)
         vars(self).update(vars(wm))
         vars(self).update(model=model, linears=linears, linear=linears[0], d=d)
@@ -131,6 +140,17 @@ class Weight:
         self.parameter: nn.Parameter = self.module.weight  # θ as stored, perhaps transposed
         self.transposed = isinstance(self.module, Conv1D)
         self.shape = tuple(self.oriented(self.parameter).shape)  # (d_out, d_in)
+
+    @classmethod
+    def alone(cls, name: str, theta: Float[Tensor, "d_out d_in"]) -> "Weight":
+        """A matrix without its model, such as one that was read from a file."""
+        weight = cls.__new__(cls)
+        weight.name = name
+        weight.module = None
+        weight.parameter = nn.Parameter(theta, requires_grad=False)
+        weight.transposed = False
+        weight.shape = tuple(theta.shape)
+        return weight
 
     def value(self) -> Float[Tensor, "d_out d_in"]:
         """θ itself, detached; shares memory with the model."""

@@ -45,6 +45,8 @@ ELSEWHERE = {
     "engine/philox.py": "core/test_stream.py",
     "engine/stream.py": "core/test_stream.py core/test_perturb.py",
     "engine/hooks.py": "core/test_generate.py",
+    "engine/gguf_files.py": "core/test_gguf_export.py",
+    "engine/gguf_writing.py": "core/test_gguf_export.py",
     "engine/key_files.py": "core/test_keys.py",
     "engine/checkpoints.py": "core/test_perturb.py",
     "likelihood.py": "core/test_score.py core/test_gradients.py",
@@ -301,6 +303,45 @@ FAULTS = {
     ],
     "engine/hooks.py": [
         ("every row has the first one's noise", "start := start + len(same)", "start := len(rows)"),
+    ],
+    "engine/gguf_files.py": [
+        (
+            "rows of q as llama.cpp has them are read as they are",
+            "return _in_halves(theta, n_heads) if n_heads else theta",
+            "return theta",
+        ),
+        (
+            "rows of k written in the order of as many heads as q has",
+            'field(reader, f"{architecture}.attention.{heads}", of_all)',
+            "of_all",
+        ),
+        (
+            "a marked file loads as a base model",
+            "key_id = field(reader, KEY_ID)",
+            "key_id = None",
+        ),
+        (
+            "a layout that is not known is taken for plain",
+            "if architecture not in PLAIN | PERMUTED:",
+            "if False:",
+        ),
+    ],
+    "engine/gguf_writing.py": [
+        (
+            "a replaced tensor keeps its old type in the header",
+            "kind = kinds.get(tensor.name, tensor.tensor_type)",
+            "kind = tensor.tensor_type",
+        ),
+        (
+            "the file is in place before it is whole",
+            "partial = Path(folder) / path.name",
+            "partial = path",
+        ),
+        (
+            "the whole file in memory",
+            "base.read(min(left, AT_ONCE))",
+            "base.read(left)",
+        ),
     ],
     "engine/key_files.py": [
         (
@@ -866,11 +907,6 @@ FAULTS = {
         ("all weights with the first one's σ", "else delta) / sigma", "else delta) / wm.sigmas[0]"),
     ],
     "release/suspects.py": [
-        (
-            "rows of q as llama.cpp has them",
-            "theta = _in_halves(theta,",
-            "theta, _ = (theta,",
-        ),
         ("NaN is tested", 'check_finite(theta, f"{weight.name} of {source}")', "pass"),
     ],
     "release/attacks.py": [

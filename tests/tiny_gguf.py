@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from gaussmark_lib.doclm import train
 
@@ -30,6 +30,23 @@ def model_and_tokenizer() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return model.eval(), tokenizer
 
 
+def grouped(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """A Llama whose four query heads share two key heads, with rows of 64 and 512 numbers."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LlamaForCausalLM(config).eval()
+
+
 def write(
     path: Path,
     model: PreTrainedModel,
@@ -40,8 +57,11 @@ def write(
     has_tokenizer: bool = True,
     n_parts: int = 1,
     chat_template: str | None = None,
+    unreadable: str | None = None,
 ) -> Path:
-    """The file, with each matrix in this type."""
+    """The file, with each matrix in this type. The tensor ``unreadable`` has zeros in a type that
+    gguf's Python cannot dequantise.
+    """
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
@@ -70,6 +90,10 @@ def write(
             theta = _alternating(
                 theta, config.num_attention_heads if is_query else config.num_key_value_heads
             )
+        if theirs == unreadable:
+            zeros = np.zeros((len(theta), theta.shape[1] // 256 * 292), np.uint8)
+            writer.add_tensor(theirs, zeros, raw_dtype=gguf.GGMLQuantizationType.Q8_K)
+            continue
         kind = gguf.GGMLQuantizationType[tensor_type if theta.ndim == 2 else "F32"]
         writer.add_tensor(theirs, gguf.quants.quantize(theta, kind), raw_dtype=kind)
     writer.write_header_to_file()

@@ -100,17 +100,33 @@ def users(
 
 
 def export(
-    folder: Annotated[str, typer.Argument(help="Must not exist; the key will not be in it.")],
+    path: Annotated[
+        str,
+        typer.Argument(
+            help="A new folder, or a new .gguf file where the model is one; the key will not be in"
+            " it."
+        ),
+    ],
     key: KeyFile,
     model: Model = "doclm",
+    type_: Annotated[
+        Literal["f16", "f32", "q8_0"] | None,
+        typer.Option("--type", help="Of the marked matrix in a .gguf file  [f16]"),
+    ] = None,
     codebook: CodebookName = None,
     user: Annotated[
         int | None, typer.Option(help="The user of the codebook whose key it carries.")
     ] = None,
 ) -> None:
-    """Write the watermarked model as a checkpoint that any inference engine serves."""
-    if os.path.lexists(folder):
-        raise GaussMarkError(f"expected a new folder to export to, but {folder} exists")
+    """Write the watermarked model as a checkpoint that any inference engine serves: a folder of
+    safetensors, or a GGUF file for llama.cpp, Ollama and LM Studio.
+    """
+    is_gguf = path.lower().endswith(".gguf")
+    if os.path.lexists(path):
+        what = "file" if is_gguf else "folder"
+        raise GaussMarkError(f"expected a new {what} to export to, but {path} exists")
+    if type_ and not is_gguf:
+        raise GaussMarkError(f"--type: expected a new file that ends in .gguf with it, got {path}")
     if (user is None) != (codebook is None):
         raise GaussMarkError("expected --user and --codebook together, or neither")
 
@@ -124,11 +140,17 @@ def export(
         from gaussmark_lib.cli.batches import codebook_of
 
         carried = codebook_of(codebook, carried).key(user)
-    lm = models.load(model)
-    written = perturb.export(lm.model, watermark, carried, folder, lm.tokenizer)
+    if is_gguf:
+        title = model
+        base = models.gguf_file(model)
+        written = perturb.export_gguf(base, watermark, carried, path, type_ or "f16")
+    else:
+        lm = models.load(model)
+        title = lm.title
+        written = perturb.export(lm.model, watermark, carried, path, lm.tokenizer)
     print(
-        f"{lm.title} with the watermark of key {carried.key_id} on {watermark.weight}: {written}\n"
-        f"Its texts are tested against {lm.name}, not against it."
+        f"{title} with the watermark of key {carried.key_id} on {watermark.weight}: {written}\n"
+        f"Its texts are tested against {model}, not against it."
     )
 
 

@@ -1,10 +1,11 @@
 """What makes the flat core fast, small in memory and safe; nothing of the scheme is here.
 
-===============  ===================================================================================
+================ ===================================================================================
 ``stream``       128 bits → the same normal numbers on every machine, compiled
 ``key_files``    keys on disk: sealed, for their owner only
 ``checkpoints``  a model's files before they are loaded; the model hub; a model's digest
-``gguf_files``   GGUF files before they are loaded
+``gguf_files``   GGUF files before they are loaded, and single matrices of them
+``gguf_writing`` a copy of a GGUF file with some tensors replaced, streamed
 ``packages``     models and texts that come as Python packages
 ``human_texts``  speeches and news, document by document; which are reserved for the pilot
 ``arithmetic``   dtypes, evaluation mode, what rounding takes
@@ -15,5 +16,5 @@
 ``terms``        a gradient by its terms
 ``hooks``        gradients that begin at a layer; another noise for each row of a batch
 ``blocks``       batches, noises and gradients within a bounded memory
-===============  ===================================================================================
+================ ===================================================================================
 """

@@ -146,23 +146,34 @@ def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[None]:
 def rounded_sum(
     theta: Float[Tensor, "rows columns"], xi: Tensor, sigma: float, name: str
 ) -> tuple[Tensor, float]:
-    """θ + ξ, rounded once to θ's dtype, and the σ that it carries: σ⟨ξ, Δ⟩/‖ξ‖² with Δ what was
-    added to θ indeed.
-
-    Where that leaves some numbers of θ as they were, a GaussMarkWarning says so;
-    InvalidWatermarkError where it leaves all, or one is not finite.
-    """
+    """θ + ξ, rounded once to θ's dtype, and the σ that it carries (:func:`carried`)."""
     if xi.shape != theta.shape:
         raise InvalidWatermarkError(
             f"xi: expected a noise of {name}'s shape, {tuple(theta.shape)}, got {tuple(xi.shape)}"
         )
     xi = xi.to(theta.device)
     moved = (wide(theta) + xi).to(theta.dtype)
-    added = wide(moved) - theta
+    kind = str(theta.dtype).removeprefix("torch.")
+    return moved, carried(theta, moved, xi, sigma, f"numbers of {name}, which are {kind}")
+
+
+def carried(
+    unmoved: Float[Tensor, "rows columns"],
+    moved: Float[Tensor, "rows columns"],
+    xi: Float[Tensor, "rows columns"],
+    sigma: float,
+    what: str,
+) -> float:
+    """The σ that is left of ξ after rounding: σ⟨ξ, Δ⟩/‖ξ‖² with Δ what was added to θ indeed, the
+    difference of θ + ξ and θ, both rounded.
+
+    Where rounding leaves some numbers as they were without ξ, a GaussMarkWarning says so;
+    InvalidWatermarkError where it leaves all, or one is not finite.
+    """
+    added = wide(moved) - unmoved
     z = xi / sigma
     along = (added * z).sum(dtype=torch.float64) / z.square().sum(dtype=torch.float64)
     changed = added.count_nonzero().item() / added.numel()
-    what = f"numbers of {name}, which are {theta.dtype}".replace("torch.", "")
     if changed == 0:
         raise InvalidWatermarkError(
             f"sigma = {sigma:g} changes none of the {what}: choose a larger one, or load in float32"
@@ -171,12 +182,12 @@ def rounded_sum(
         raise InvalidWatermarkError(
             f"sigma = {sigma:g} takes {what}, out of their range: choose a smaller one"
         )
-    carried = float(f"{along.item():.6g}")
+    left = float(f"{along.item():.6g}")
     if changed < LEAST_CHANGED:
         warnings.warn(
             f"sigma = {sigma:g} changes only {changed:.2%} of the {what}: they carry a watermark of"
-            f" sigma = {carried:.2g}. Choose a larger sigma, or load in float32, to lose less",
+            f" sigma = {left:.2g}. Choose a larger sigma, or load in float32, to lose less",
             GaussMarkWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return moved, carried
+    return left

@@ -4,22 +4,19 @@ safetensors (in any dtype, in shards), a quantised checkpoint, or a GGUF file.
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import torch
+import gguf
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import files, models
+from gaussmark_lib.engine import gguf_files
 from gaussmark_lib.engine.arithmetic import wide
 from gaussmark_lib.engine.checkpoints import check_finite
 from gaussmark_lib.errors import InvalidModelError, shown
 from gaussmark_lib.weights import Weight
-
-if TYPE_CHECKING:
-    from gguf import GGUFReader
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -43,7 +40,9 @@ def matrix(suspect: Suspect, weight: Weight) -> Float[Tensor, "d_out d_in"]:
         if str(suspect) == models.EMBEDDED:
             source = files.DATA / models.EMBEDDED
         try:
-            theta = (_of_gguf if source.suffix == ".gguf" else _of_folder)(source, weight)
+            is_file = gguf_files.is_gguf(source) and not source.is_dir()
+            read = _of_gguf if is_file else _of_folder
+            theta = read(source, weight)
         except InvalidModelError:
             raise
         except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
@@ -95,41 +94,11 @@ def _of_folder(folder: Path, weight: Weight) -> Tensor:
 
 def _of_gguf(path: Path, weight: Weight) -> Tensor:
     """A matrix of a GGUF file, by that format's own name for it, dequantised."""
-    try:
-        import gguf
-    except ImportError:
-        raise InvalidModelError("a GGUF file needs the package gguf: pip install gguf") from None
     reader = gguf.GGUFReader(path)
-    architecture = str(_field(reader, "general.architecture"))
-    [number] = (n for n, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    n_blocks = int(_field(reader, f"{architecture}.block_count"))
-    known = gguf.get_tensor_name_map(number, n_blocks)
-    name = known.get_name(weight.name, try_suffixes=(".weight",))
-    tensor = next((t for t in reader.tensors if t.name == name), None)
-    if tensor is None:
-        raise _missing(path, weight, is_adapted=False)
-    theta = torch.tensor(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
-    heads = {"attn_q": "head_count", "attn_k": "head_count_kv"}.get(name.split(".")[-2])
-    if architecture == "llama" and heads:
-        theta = _in_halves(theta, int(_field(reader, f"llama.attention.{heads}")))
-    return theta
-
-
-def _field(reader: "GGUFReader", name: str) -> str | int:
-    """A value of a GGUF file's header."""
-    if (field := reader.get_field(name)) is None:
-        raise InvalidModelError(f"expected a GGUF file with {name} in its header, found none")
-    return field.contents()
-
-
-def _in_halves(theta: Float[Tensor, "d_out d_in"], n_heads: int) -> Float[Tensor, "d_out d_in"]:
-    """Undoes llama.cpp's order of the rows of q and k, in which the two halves of each head, which
-    a rotation pairs, alternate.
-    """
-    d_out, d_in = theta.shape
-    return (
-        theta.reshape(n_heads, d_out // n_heads // 2, 2, d_in).transpose(1, 2).reshape(d_out, d_in)
-    )
+    try:
+        return gguf_files.matrix(reader, weight.name)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{path}: {error}") from None
 
 
 def _missing(source: object, weight: Weight, *, is_adapted: bool) -> InvalidModelError:

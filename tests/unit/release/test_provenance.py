@@ -4,6 +4,7 @@ from copy import deepcopy
 import gguf
 import numpy as np
 import pytest
+import tiny_gguf
 import tiny_models
 import torch
 from scipy import stats as scipy_stats
@@ -245,3 +246,10 @@ def test_what_is_no_version_of_the_base_is_refused(base, tmp_path):
     refused(base, tmp_path, "cannot read the suspect")
     (tmp_path / "some.gguf").write_bytes(b"GGUF of a broken copy")
     refused(base, tmp_path / "some.gguf", "cannot read the suspect")
+
+
+def test_a_gguf_file_of_a_layout_that_is_not_known_is_refused(base, tmp_path):
+    """Its numbers could lie in another order, and its mark would not be found."""
+    path = tmp_path / "falcon.gguf"
+    tiny_gguf.write(path, *tiny_gguf.model_and_tokenizer(), architecture="falcon")
+    refused(base, path, r"falcon\.gguf: expected an architecture whose layout")

@@ -1,0 +1,146 @@
+"""A GGUF file in another quantisation: its types, its numbers, and what is left of a mark."""
+
+import os
+from importlib.util import find_spec
+
+import gguf
+import numpy as np
+import pytest
+import tiny_gguf
+import torch
+from scipy.stats import binom
+
+from gaussmark_lib import models, perturb
+from gaussmark_lib.engine import gguf_files
+from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.release import provenance, requantised
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*plain English paragraph:UserWarning")
+needs_engine = pytest.mark.skipif(not find_spec("xllamacpp"), reason="without the extra engine")
+DOWN = "model.layers.1.mlp.down_proj.weight"  # rows of 512 numbers; others have 64
+WM = Watermark(DOWN, 0.01)
+KEYS = [Key.from_seed(seed) for seed in range(3)]
+ALL = [
+    pytest.param(kind, marks=[needs_engine] if kind.endswith("K") else [])
+    for kind in requantised.TYPES
+]
+# ‖θ′ − θ‖/‖θ‖ of numbers that are normal
+COARSE = {"Q8_0": 0.01, "Q6_K": 0.03, "Q5_K": 0.06, "Q4_K": 0.12, "Q4_0": 0.15}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    _, tokenizer = tiny_gguf.model_and_tokenizer()
+    path = tmp_path_factory.mktemp("base") / "base.gguf"
+    return tiny_gguf.write(path, tiny_gguf.grouped(tokenizer), tokenizer)
+
+
+def types(path) -> dict[str, str]:
+    return {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
+
+
+def theta(path):
+    return gguf_files.matrix(gguf.GGUFReader(path), DOWN)
+
+
+@needs_engine
+def test_rows_that_have_no_k_quant_fall_back(base, tmp_path):
+    before = types(base)
+    for kind, fallback in (("Q6_K", "Q8_0"), ("Q5_K", "Q5_1"), ("Q4_K", "Q5_0")):
+        fell_back = requantised.write(base, tmp_path / f"{kind}.gguf", kind)
+        found = types(tmp_path / f"{kind}.gguf")
+        assert found["blk.1.ffn_down.weight"] == kind
+        assert found["blk.1.ffn_up.weight"] == fallback
+        assert found["token_embd.weight"] == fallback
+        assert fell_back == dict.fromkeys(fell_back, fallback)
+        wide = {f"blk.{block}.ffn_down.weight" for block in (0, 1)}
+        matrices = {name for name in before if "norm" not in name}
+        assert set(fell_back) == matrices - wide
+        assert all(found[name] == "F32" for name in set(before) - matrices)
+
+
+def test_rows_that_fit_no_block_stay_float16():
+    tensor = gguf.gguf_reader.ReaderTensor("x.weight", 0, np.array([40, 2]), 80, 0, 0, None, None)
+    for kind in requantised.TYPES:
+        assert requantised.fitting(tensor, gguf.GGMLQuantizationType[kind]).name == "F16"
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_its_numbers_are_those_of_the_source_up_to_rounding(base, tmp_path, kind):
+    requantised.write(base, tmp_path / "q.gguf", kind)
+    apart = float((theta(tmp_path / "q.gguf") - theta(base)).norm() / theta(base).norm())
+    assert COARSE[kind] / 4 < apart < COARSE[kind]
+    found = dict(models.load(tmp_path / "q.gguf").model.named_parameters())
+    for name, known in models.load(base).model.named_parameters():  # q and k are permuted too
+        most = 6 * COARSE[kind] * float(known.detach().square().mean().sqrt())
+        assert torch.allclose(found[name], known, atol=most), name
+
+
+@needs_engine
+def test_the_engines_quantiser_is_called_rightly():
+    """For Q8_0, which both write, it gives the bytes of gguf's Python."""
+    numbers = np.random.default_rng(0).normal(size=(5, 512)).astype(np.float32)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    expected = gguf.quants.quantize(numbers, kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requantised, "ENGINES_OWN", {kind})
+        found = requantised._quantised(numbers, kind)
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_mark_is_known_in_a_requantised_file(base, tmp_path, kind):
+    """Its ψ is √d·σ/√(σ² + the rounding's variance); the control has the same quantisation."""
+    marked = perturb.export_gguf(base, WM, KEYS[0], tmp_path / "marked.gguf")
+    requantised.write(marked, tmp_path / "marked_q.gguf", kind)
+    requantised.write(base, tmp_path / "base_q.gguf", kind)
+    delta = theta(tmp_path / "marked_q.gguf") - theta(base)
+    xi = perturb.noise(models.load(base).model, WM, KEYS[0])
+    rounding = float((delta - xi).square().mean())
+    d = xi.numel()
+    expected = d**0.5 * WM.sigma / (WM.sigma**2 + rounding) ** 0.5
+    for file in (base, tmp_path / "base_q.gguf"):
+        table = provenance.weights(models.load(file), tmp_path / "marked_q.gguf", WM, KEYS)
+        psi = table["psi"].to_numpy()
+        assert psi[0] == pytest.approx(expected, rel=0.05)
+        assert np.abs(psi[1:]).max() < 4
+
+
+@pytest.mark.parametrize("kind", ALL[:1] + ALL[3:])
+def test_an_unmarked_file_holds_the_level(base, tmp_path, kind):
+    """Over 2,000 keys, inside the exact 99% interval of a binomial."""
+    requantised.write(base, tmp_path / "q.gguf", kind)
+    keys = [Key.from_seed(seed) for seed in range(2000)]
+    table = provenance.weights(models.load(base), tmp_path / "q.gguf", WM, keys)
+    for p_value in ("p_value", "p_rows"):
+        for level in (0.05, 0.01):
+            low, high = binom.interval(0.99, len(keys), level)
+            assert low <= (table[p_value] <= level).sum() <= high
+
+
+def test_the_base_itself_is_no_suspect(base, tmp_path):
+    requantised.write(base, tmp_path / "q.gguf", "Q8_0")
+    requantised.write(tmp_path / "q.gguf", tmp_path / "again.gguf", "Q8_0")
+    assert types(tmp_path / "again.gguf") == types(tmp_path / "q.gguf")
+    with pytest.raises(DegenerateScoreError):
+        provenance.weights(models.load(tmp_path / "q.gguf"), tmp_path / "again.gguf", WM, KEYS)
+
+
+def test_what_cannot_be_requantised(base, tmp_path, monkeypatch):
+    target = tmp_path / "q.gguf"
+    with pytest.raises(InvalidModelError, match="expected 'Q8_0' or"):
+        requantised.write(base, target, "IQ1_S")
+    with pytest.raises(InvalidModelError, match=r"base\.gguf exists"):
+        requantised.write(base, base, "Q8_0")
+    _, tokenizer = tiny_gguf.model_and_tokenizer()
+    odd = tmp_path / "odd.gguf"
+    model = tiny_gguf.grouped(tokenizer)
+    tiny_gguf.write(odd, model, tokenizer, unreadable="blk.1.ffn_down.weight")
+    with pytest.raises(InvalidModelError, match=r"blk\.1\.ffn_down.*Q8_K"):
+        requantised.write(odd, target, "Q8_0")
+    requantised._ggml.cache_clear()
+    monkeypatch.setattr(requantised.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InvalidModelError, match=r"gaussmark\[engine\]"):
+        requantised.write(base, target, "Q4_K")
+    assert os.listdir(tmp_path) == ["odd.gguf"]
