@@ -430,13 +430,15 @@ def test_a_chat_template_that_raises_is_the_error_of_its_text(lm, detect, tmp_pa
 
 def test_an_unusual_text_has_a_caution_alone_and_among_others(lm, detect, tmp_path, capsys):
     """Of enough tokens; and every row has the power of one formula, or None."""
-    text = "Something that was not said before."
+    text = "Xq zv!! jW kk#9 Something that was not said before, ~~ {{ zzq }} 7% vxw Qj"
     short = lm.decode(lm.encode(text)[: promise.FEW - 1])
     said = [answer(capsys, *detect, "--text", words)[1] for words in (text, short)]
     assert [verdict.UNUSUAL in one for one in said] == [True, False]
     _, found, _ = rows(capsys, *detect, lines(tmp_path / "t.jsonl", [text, short]))
     assert [row["power"] is None for row in found] == [True, False]
-    [expected] = promise.table(lm.model, [[]], [lm.encode(short)], WM).to_dict("records")
+    [expected] = promise.table(
+        lm.model, [[]], [lm.encode(short)], WM, unknown_prompt=[]
+    ).to_dict("records")
     [scores] = score.score(lm.model, [[]], [lm.encode(short)], WM, [KEY]).to_dict("records")
     wanted = verdict.of(scores | expected, WM.sigma)
     assert found[1]["power"] == pytest.approx(wanted["power"], rel=1e-3)
