@@ -428,9 +428,12 @@ def test_a_chat_template_that_raises_is_the_error_of_its_text(lm, detect, tmp_pa
     assert "tiny: expected a chat template that takes a user's turn" in bad["error"]
 
 
-def test_an_unusual_text_has_a_caution_alone_and_among_others(lm, detect, tmp_path, capsys):
+def test_an_unusual_text_has_a_caution_alone_and_among_others(
+    lm, detect, tmp_path, capsys, monkeypatch
+):
     """Of enough tokens; and every row has the power of one formula, or None."""
-    text = "Xq zv!! jW kk#9 Something that was not said before, ~~ {{ zzq }} 7% vxw Qj"
+    monkeypatch.setattr(verdict, "STRANGE", -8.0)  # the tiny model finds no text so strange
+    text = "Something that was not said before."
     short = lm.decode(lm.encode(text)[: promise.FEW - 1])
     said = [answer(capsys, *detect, "--text", words)[1] for words in (text, short)]
     assert [verdict.UNUSUAL in one for one in said] == [True, False]

@@ -98,9 +98,10 @@ def test_any_text_is_tested_with_and_without_its_prompt(session):
         assert result.row["psi"] == pytest.approx(wanted["psi"][0], abs=2e-5), "σ cancels"
         assert result.row["control_p_value"] == pytest.approx(wanted["p_value"][1], rel=1e-3)
         sigma = session.sigma(WEIGHT, ASKED.n_tokens, ASKED.psi)
-        [information] = promise.table(lm.model, prompts, responses, Watermark(WEIGHT, 0.37))[
-            "information"
-        ]
+        found = promise.table(
+            lm.model, prompts, responses, Watermark(WEIGHT, 0.37), unknown_prompt=[]
+        )
+        [information] = found["information"]
         mean = sigma * information / wanted["grad_norm"][0]
         power = norm.cdf(mean - norm.isf(0.05))
         assert result.row["power"] == pytest.approx(power, rel=1e-4)
