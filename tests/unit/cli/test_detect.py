@@ -439,9 +439,9 @@ def test_an_unusual_text_has_a_caution_alone_and_among_others(
     assert [verdict.UNUSUAL in one for one in said] == [True, False]
     _, found, _ = rows(capsys, *detect, lines(tmp_path / "t.jsonl", [text, short]))
     assert [row["power"] is None for row in found] == [True, False]
-    [expected] = promise.table(
-        lm.model, [[]], [lm.encode(short)], WM, unknown_prompt=[]
-    ).to_dict("records")
+    [expected] = promise.table(lm.model, [[]], [lm.encode(short)], WM, unknown_prompt=[]).to_dict(
+        "records"
+    )
     [scores] = score.score(lm.model, [[]], [lm.encode(short)], WM, [KEY]).to_dict("records")
     wanted = verdict.of(scores | expected, WM.sigma)
     assert found[1]["power"] == pytest.approx(wanted["power"], rel=1e-3)
