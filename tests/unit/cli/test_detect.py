@@ -432,7 +432,7 @@ def test_an_unusual_text_has_a_caution_alone_and_among_others(
     lm, detect, tmp_path, capsys, monkeypatch
 ):
     """Of enough tokens; and every row has the power of one formula, or None."""
-    monkeypatch.setattr(verdict, "STRANGE", -8.0)  # the tiny model finds no text so strange
+    monkeypatch.setattr(verdict, "STRANGE_OF_FEW", 0.0)  # the tiny model finds no text very strange
     text = "Something that was not said before."
     short = lm.decode(lm.encode(text)[: promise.FEW - 1])
     said = [answer(capsys, *detect, "--text", words)[1] for words in (text, short)]
