@@ -14,16 +14,16 @@ temperature ‖G‖ grows, since G has the drift Σ_t J_tᵀ(q_t − p_t), which
 A marked text has the longer gradient by itself: its tokens lean along Fξ. F does not contain the
 drawn tokens, only where they led, and is not inflated by this.
 
-An unknown prompt costs evidence. Without the prompt the first tokens have other activations, so that
-the test looks along J′_t in place of J_t, and F becomes Σ_t tr(J′_tᵀ C_t J_t). For a text of T tokens
-this is about T/(T + ``LOST``) of Σ_t tr(J′_tᵀ C_t J′_t), which can be measured without the prompt. In
-texts of 60 and of 200 tokens by doclm and by SmolLM2, at temperatures .5, .7 and 1, the loss was
-that of 7 to 20 tokens (5 to 16 texts per setting).
+An unknown prompt costs evidence. Without the prompt the first tokens have other activations: the
+test looks along J′_t in place of J_t, and F becomes Σ_t tr(J′_tᵀ C_t J_t). For a text of T tokens
+this is about T/(T + ``LOST``) of Σ_t tr(J′_tᵀ C_t J′_t), which the text shows. In the first 60
+and 200 tokens of texts the loss was that of 7 to 20 tokens: on doclm at temperatures .5, .7 and 1
+(16 texts each), and on SmolLM2 at .7 and 1 (5 texts each).
 
 Three numbers of a text stand for these:
 
-* the temperature is the most likely one, at which Σ_t z_t[y_t] = Σ_t E_{q_t} z_t. Without the prompt
-  the first tokens look hotter than they were, so that the second half of the text is used alone;
+* the temperature is the most likely one, at which Σ_t z_t[y_t] = Σ_t E_{q_t} z_t. Where the prompt
+  is unknown, the first tokens look hotter than they were, and only the second half is used;
 * F is ‖Σ_t √w_t J_tᵀ e_t‖² with independent e_t ~ N(0, C_t) in place of the drawn tokens, whose
   mean it is: one backward pass. The random numbers are a function of the text alone;
 * excess, the mean of −log p(y_t) − H(p_t), says whether the model writes such text at all.
