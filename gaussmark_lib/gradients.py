@@ -204,7 +204,7 @@ def _passes(
         with hooks.traced(wm.model, wm.linears) as calls:
             logits, targets, number = likelihood.predictions(wm.model, pairs)
         logits.requires_grad_()  # also if they depend on none of them: then G is 0
-        p = arithmetic.wide(logits.detach()).log_softmax(-1)
+        p = arithmetic.log_softmax_(arithmetic.wide(logits.detach()))
         log_p = p.gather(-1, targets[..., None])[..., 0]
         p.exp_()
         values = log_p.double().cpu().numpy()
