@@ -16,9 +16,10 @@ drawn tokens, only where they led, and is not inflated by this.
 
 An unknown prompt costs evidence. Without the prompt the first tokens have other activations: the
 test looks along J′_t in place of J_t, and F becomes Σ_t tr(J′_tᵀ C_t J_t). For a text of T tokens
-this is about T/(T + ``LOST``) of Σ_t tr(J′_tᵀ C_t J′_t), which the text shows. In the first 60
-and 200 tokens of texts the loss was that of 7 to 20 tokens: on doclm at temperatures .5, .7 and 1
-(16 texts each), and on SmolLM2 at .7 and 1 (5 texts each).
+this is about T/(T + ``LOST``) of Σ_t tr(J′_tᵀ C_t J′_t), which can be computed without the prompt.
+``LOST`` is a rough value: estimates from texts cut to 60 and to 200 tokens ranged from 7 to 20
+tokens, on doclm at temperatures .5, .7 and 1 (16 texts each) and on SmolLM2 at .7 and 1 (5 texts
+each).
 
 Three numbers of a text stand for these:
 

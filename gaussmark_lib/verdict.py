@@ -17,10 +17,11 @@ from gaussmark_lib import promise, stats
 
 LEVEL = 0.05  # by default
 ENOUGH = 0.5  # power below which a text that is not detected is too short to tell
-# Nats per token above the entropy: STRANGE + STRANGE_OF_FEW/√n for a text of n tokens. Of 450 texts
-# by SmolLM2 (the first 60 and 200 tokens) and 200 by doclm (40, 100 and 200), tested without their
-# prompts, none reached this line. Human texts of kinds that doclm never read had means of 1.3 to
-# 3.2 (twelve texts per kind), and exchanging one token in ten added 1.4 to 1.7.
+# Limit in nats per token above the entropy: STRANGE + STRANGE_OF_FEW/√n for a text of n tokens. No
+# text of the models reached it, tested without the prompt: 0 of 450 by SmolLM2 (the first 60 and
+# 200 tokens), 0 of 200 by doclm (40, 100 and 200); the limit was chosen with these texts in view.
+# Human text of kinds that doclm was not trained on had means of 1.3 to 3.2 (12 texts per kind).
+# Replacing 10% of the tokens added 1.4 to 1.7.
 STRANGE, STRANGE_OF_FEW = 0.7, 5.0
 FROZEN = 0.2  # temperature below which hardly a token was drawn
 FIELDS = ["verdict", "level", "power", "temperature", "control_p_value", "warnings"]

@@ -1,12 +1,12 @@
-"""A GGUF file once more, with some of its tensors replaced.
+"""Copy a GGUF file and replace some of its tensors.
 
-The header's values and all other tensors are copied byte for byte. gguf's own writer would make the
-header anew, without the texts and lists that are empty. The layout of a file (version 2 and 3):
+The header's values and all other tensors are copied byte for byte. The writer of the package gguf
+would rebuild the header and drop empty strings and empty lists. Layout of a file (versions 2, 3):
 
     "GGUF", version, number of tensors, number of values    4 + 4 + 8 + 8 bytes
     the values: name, type, content of each
     the tensors: name, shape, type, offset of each
-    the tensors' data in the same order, each from a multiple of the alignment on
+    the tensors' data in the same order, each at a multiple of the alignment
 """
 
 import struct

@@ -101,12 +101,15 @@ def solved(
 
 
 def solved_for_key(lm: models.LM, wm: Watermark, edited: float = 0.0) -> Watermark:
-    """Return ``wm`` with the σ of a new key: a median predicted ψ of ``KEY_PSI`` for ``KEY_TOKENS``
-    tokens of the model's own plain text at ``KEY_TEMPERATURE``, as ``detect`` tests a text that
-    somebody copied: with an unknown prompt, and a direction that allows for ``edited`` tokens.
+    """Return ``wm`` with the σ at which the median predicted ψ of plain text is ``KEY_PSI``.
 
-    The plain text continues text of the model's default kind. A text kind with a pilot gives its
-    pilot, which no measurement uses.
+    The model writes the plain texts at ``KEY_TEMPERATURE``, with ``KEY_TOKENS`` tokens each; for a
+    shorter context the wanted ψ is scaled by the square root of the length. The texts are tested as
+    ``detect`` tests a copied text: with an unknown prompt, and along the direction that allows for
+    a share ``edited`` of exchanged tokens.
+
+    The prompts come from the model's default kind of text. If this kind reserves a pilot, the
+    prompts come from the pilot, which no measurement uses.
     """
     kind = texts.default_kind(lm)
     split = "pilot" if kind in texts.PACKAGED else "heldout"

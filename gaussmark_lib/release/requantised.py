@@ -6,8 +6,8 @@ of another length gets the type that llama.cpp falls back to (Q6_K → Q8_0, Q5_
 Q5_0), and a row that is no multiple of 32 stays float16. Norms and other vectors stay as they are,
 and so does ``general.file_type``, which is a remark in the header.
 
-The control of a test on such a file is the *unmarked* base in the same quantisation: against it,
-the rounding that both files share cancels in θ′ − θ.
+To test such a file, also compare it with the *unmarked* base in the same quantisation: the part of
+the rounding that both files share then cancels in θ′ − θ.
 """
 
 import ctypes
