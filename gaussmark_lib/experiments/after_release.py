@@ -16,6 +16,7 @@ A *release* is a key's checkpoint; its texts are not independent, so intervals c
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,12 +30,13 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats
+from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats, texts
 from gaussmark_lib.experiments import pairs as several
 from gaussmark_lib.experiments.kgw_baseline import continued, stock_generate
 from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.release import attacks, provenance
+from gaussmark_lib.release import served as engine
 from gaussmark_lib.schemes import GaussMark
 from gaussmark_lib.tokens import Texts
 
@@ -271,6 +273,57 @@ def served(
             psi, wrong = score.psi([one], wm.on(lm.model), keys)[0]
             rows.append((way, one.text, psi, wrong, wm.sigma * one.norm))
     return pd.DataFrame(rows, columns=["way", "pair", "psi", "wrong", "forecast"])
+
+
+class ByEngine(NamedTuple):
+    """What llama.cpp made of a key's files, as ``release.served`` has it."""
+
+    weights: pd.DataFrame
+    answers: pd.DataFrame
+    alarms: pd.DataFrame
+
+
+def by_engine(
+    model: str,
+    lm: models.LM,
+    wm: Watermark,
+    *,
+    text: str,
+    prompt_tokens: int,
+    n_tokens: int,
+    n_keys: int,
+    n_few: int,
+    n_null: int,
+    level: float,
+    seed: int = 0,
+) -> ByEngine:
+    """Serve marked files by llama.cpp.
+
+    Args:
+        text: kind of text that a model without a chat template goes on from.
+        n_tokens: of each answer.
+        n_keys: fresh keys, each with a file of its own in every quantisation.
+        n_few: of these keys, for the other ways of serving, and for the base's answers.
+        n_null: fresh keys for false alarms of unmarked files.
+    """
+    first = 5 * 10**9 + 10**6 * seed  # no pair of any seed has these keys
+    keys = [Key.from_seed(first + i) for i in range(n_keys)]
+    others = [Key.from_seed(first + n_keys + i) for i in range(n_null)]
+    if lm.is_chat:
+        prompts = engine.questions(n_keys, seed)
+    else:
+        starts = texts.prompts(lm, text, n_keys, prompt_tokens, seed=seed)
+        prompts = [lm.decode(ids) for ids in starts]
+    asked = {"n_base": min(n_few, n_keys), "seed": seed}
+    with engine.files(models.gguf_file(model), wm) as files:
+        alarms = engine.alarms(lm, files, others, level)
+        weights = engine.weights(files, keys)
+        of_files = engine.answers(lm, files, keys, engine.FILES, prompts, n_tokens, **asked)
+        of_ways = engine.answers(
+            lm, files, keys[:n_few], engine.SERVING, prompts, n_tokens, **asked
+        )
+    answers = pd.concat([of_files, of_ways], ignore_index=True)
+    return ByEngine(weights, engine.forecasts(answers, weights), alarms)
 
 
 def assisted(

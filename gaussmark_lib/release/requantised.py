@@ -59,7 +59,7 @@ def write(source: str | Path, path: str | Path, tensor_type: str) -> dict[str, s
     }
     if ENGINES_OWN & set(kinds.values()):
         _ggml()  # is missed before anything is written
-    gguf_writing.write(reader, path, kinds, lambda tensor: _converted(tensor, kinds[tensor.name]))
+    gguf_writing.write(reader, path, kinds, lambda tensor: converted(tensor, kinds[tensor.name]))
     return {name: kind.name for name, kind in kinds.items() if kind != wanted}
 
 
@@ -79,7 +79,7 @@ def is_quantised(tensor: gguf.gguf_reader.ReaderTensor) -> bool:
     return len(tensor.shape) > 1 and tensor.name.endswith(".weight") and not is_kept
 
 
-def _converted(tensor: gguf.gguf_reader.ReaderTensor, kind: Kind) -> np.ndarray:
+def converted(tensor: gguf.gguf_reader.ReaderTensor, kind: Kind) -> np.ndarray:
     """The bytes of a tensor in another type, some rows at a time."""
     rows = tensor.data.reshape(-1, tensor.data.shape[-1])
     parts = []
