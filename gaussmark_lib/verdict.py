@@ -13,7 +13,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gaussmark_lib import promise, stats
+from gaussmark_lib import stats
+from gaussmark_lib.beyond import promise
 
 LEVEL = 0.05  # by default
 ENOUGH = 0.5  # power below which a text that is not detected is too short to tell

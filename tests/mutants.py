@@ -11,6 +11,7 @@ tests. Fewer than 95% caught, or unsound tests, exit with 1.
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,13 +55,13 @@ ELSEWHERE = {
     "keys.py": "core/test_perturb.py",
     "scheme.py": "unit/schemes/test_synthid.py core/test_kgw.py",
     "rewrite/__init__.py": "unit/rewrite/test_rewrite.py core/test_corrupt.py",
-    "release/suspects.py": "unit/release/test_provenance.py",
+    "beyond/release/suspects.py": "unit/release/test_provenance.py",
     "experiments/pairs.py": "unit/experiments/test_layer_sigma_sweep.py",
-    "joint/directions.py": "unit/joint/test_memory.py",
-    "joint/memory.py": "unit/joint/test_stream.py",
-    "joint/law.py": "unit/joint/test_batch.py",
-    "token_level/keys.py": "core/test_keys.py",
-    "token_level/gradients.py": "unit/token_level/test_keys.py",
+    "beyond/joint/directions.py": "unit/joint/test_memory.py",
+    "beyond/joint/memory.py": "unit/joint/test_stream.py",
+    "beyond/joint/law.py": "unit/joint/test_batch.py",
+    "beyond/token_level/keys.py": "core/test_keys.py",
+    "beyond/token_level/gradients.py": "unit/token_level/test_keys.py",
     "cli/answers.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
     "cli/batches.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
     "cli/inputs.py": "unit/cli/test_inputs.py robustness/test_command_line.py",
@@ -91,7 +92,7 @@ class Mutant(NamedTuple):
 
     @property
     def tests(self) -> list[str]:
-        room, name = os.path.split(self.file)
+        room, name = os.path.split(re.sub("^(beyond|workbench)/", "", self.file))
         own = [f"{tests}/{room}/test_{name}" for tests in ("core", "unit")]
         own = [name for name in map(os.path.normpath, own) if (ROOT / "tests" / name).exists()]
         return [f"tests/{name}" for name in own + ELSEWHERE.get(self.file, "").split()]
@@ -213,7 +214,7 @@ FAULTS = {
         ("small gradients taken for rounding", "ROUNDING = 64", "ROUNDING = 1e7"),
         ("numbers within the batch", "TextGradient(text, parts", "TextGradient(row, parts"),
     ],
-    "channel.py": [
+    "beyond/channel.py": [
         ("a token after a foreign one counts", "v * np.append(1.0, v[:-1])", "v"),
         ("the token after, not before", "np.append(1.0, v[:-1])", "np.append(v[1:], 1.0)"),
         ("odds upside down", "np.log((1 - f) / f)", "np.log(f / (1 - f))"),
@@ -413,7 +414,7 @@ FAULTS = {
         ),
         ("a batch begins with the first key", "for key in keys[rows]]", "for key in keys]"),
     ],
-    "schemes/synthid.py": [
+    "beyond/schemes/synthid.py": [
         (
             "weights of other rounds",
             "np.tile(self.weights, len(first))[index]",
@@ -435,13 +436,13 @@ FAULTS = {
             "(hashes % TABLE).flatten().numpy(), np.arange(hashes.numel())",
         ),
     ],
-    "schemes/biases.py": [
+    "beyond/schemes/biases.py": [
         ("p_t is not subtracted", "u = -of_text[", "u = 0 * of_text["),
         ("a token's slope counts once", "np.add.at(u, y, 1.0)", "u[list(set(y))] += 1.0"),
         ("σ is not the noise's", "self.sigma * self.noise", "self.noise"),
         ("key not used", 'self.key.derived("output biases")', 'b"of everybody, alike"'),
     ],
-    "schemes/gumbel.py": [
+    "beyond/schemes/gumbel.py": [
         ("the smallest r wins", ".argmin(-1)", ".argmax(-1)"),
         ("a repeated context is used again", ".all(-1).any(-1)", ".all(-1).any(-1) & False"),
         (
@@ -483,7 +484,7 @@ FAULTS = {
         ),
         ("the numbers of another text", "_FRESH = 1 << 96", "_FRESH = 1 << 40"),
     ],
-    "joint/directions.py": [
+    "beyond/joint/directions.py": [
         (
             "sums in float32",
             "rows[:, part].double() @ others[:, part].double().T",
@@ -492,7 +493,7 @@ FAULTS = {
         ("terms not of length 1", "(g / gradient.norm, a)", "(g, a)"),
         ("a block for each direction", "[block][row] = u", "[block][0] = u"),
     ],
-    "joint/memory.py": [
+    "beyond/joint/memory.py": [
         ("room for any text", "+ directions.n_bytes(u) > self.budget", "< 0"),
         (
             "an answer that the memory does not know",
@@ -501,7 +502,7 @@ FAULTS = {
         ),
         ("the same text has no answer", "innovation, repeats = self", "_ = self"),
     ],
-    "joint/public.py": [
+    "beyond/joint/public.py": [
         ("every question is a first one", "level_of(1 + max(", "level_of(1 or max("),
         ("the largest level of several", "max(counts.values()", "min(counts.values()"),
         ("of the longer text", "* MIN(n_runs", "* MAX(n_runs"),
@@ -517,27 +518,27 @@ FAULTS = {
         ("two processes", '"BEGIN EXCLUSIVE"', '"BEGIN"'),
         ("another state's", "state.refuse_others(self._begun(about), about)", "self._begun(about)"),
     ],
-    "attacks/learning.py": [
+    "beyond/attacks/learning.py": [
         ("the plain law alone", "(1 + kappa * x)", "(1 + x)"),
         ("a copy of any length", "/ estimate.norm())", ")"),
         ("a text with itself", "np.eye(len(squares), dtype=bool)", "np.zeros_like(squares, bool)"),
         ("the price with its sign turned", "(of_p - of_q)", "(of_q - of_p)"),
     ],
-    "attacks/askers.py": [
+    "beyond/attacks/askers.py": [
         ("a climber that goes down", "if answers[i] >= best:", "if True:"),
         ("a text stands beside itself", "(K.sum(1) - 1)", "K.sum(1)"),
         ("what is left of a cosine", "np.sqrt(1 - k**2)", "(1 - k**2)"),
     ],
-    "joint/state.py": [
+    "beyond/joint/state.py": [
         ("a key twice", "if len(set(ids)) < len(keys):", "if False:"),
         ("another file written over", "if start != FORMAT:", "if False:"),
         ("a wrong bit", "if first != _first_line(", "if not _first_line("),
         ("open to others", "if mode & 0o077:", "if False:"),
     ],
-    "joint/stream.py": [
+    "beyond/joint/stream.py": [
         ("bets on ψ's own promise", "grad_norm * answer.residual", "grad_norm"),
     ],
-    "promise.py": [
+    "beyond/promise.py": [
         ("τ forgotten", "_squared(wm, parts) / tau", "_squared(wm, parts)"),
         (
             "divided by G twice",
@@ -559,7 +560,7 @@ FAULTS = {
         ("weights without their own σ", "(scale * norm(part)) ** 2", "norm(part) ** 2"),
         ("rank reduction forgotten", "if wm.rank_dropped:", "if False:"),
     ],
-    "token_level/keys.py": [
+    "beyond/token_level/keys.py": [
         ("one key for all tokens", 'k.to_bytes(8, "big")', '(0).to_bytes(8, "big")'),
         ("σ forgotten in Γ", "of_text, wm.sigma * size", "of_text, size"),
         ("sum of norms", "np.linalg.norm(size)", "size.sum()"),
@@ -567,11 +568,11 @@ FAULTS = {
         ("one side not projected", "rank_reduce.project_out(g.T, wm.projectors[0].left)", "g.T"),
         ("noise not projected", "wm.projectors[0](noise(wm, key, k))", "noise(wm, key, k)"),
     ],
-    "token_level/gradients.py": [
+    "beyond/token_level/gradients.py": [
         ("positions off by one", "slice(-len(response) - 1, -1)", "slice(-len(response), None)"),
         ("every weight is local", "return not g[0, :-2].any()", "return True"),
     ],
-    "token_level/quantile_test.py": [
+    "beyond/token_level/quantiles.py": [
         ("P(X > hits)", "quantile) - 1, n_tokens", "quantile), n_tokens"),
         (
             "one hit too few",
@@ -579,10 +580,10 @@ FAULTS = {
             "math.floor(quantile * n_tokens + 1e-9)",
         ),
     ],
-    "token_level/divergence.py": [
+    "beyond/token_level/divergence.py": [
         ("positions off by one", "predicts = k - n_tokens - 1", "predicts = k - n_tokens"),
     ],
-    "tracing/codebook.py": [
+    "beyond/tracing/codebook.py": [
         (
             "codes of any length",
             "return codes / np.sqrt(squares)[:, None]",
@@ -597,7 +598,7 @@ FAULTS = {
         ("one base noise for all", 'f"base noise {j}"', '"base noise"'),
         ("users outside", "least=0, most=most, show=show", "least=-9, show=show"),
     ],
-    "tracing/attribution.py": [
+    "beyond/tracing/attribution.py": [
         ("no price for many users", "np.log1p(-tail))", "np.log1p(-tail) / n_users)"),
         ("one dimension too many", "(m - 1) / 2, 0.5", "m / 2, 0.5"),
         ("users numbered within their group", "number + here", "here"),
@@ -607,14 +608,14 @@ FAULTS = {
             "second, second",
         ),
     ],
-    "joint/law.py": [
+    "beyond/joint/law.py": [
         ("a tie is no alarm", 'side="left"', 'side="right"'),
     ],
-    "tracing/authors.py": [
+    "beyond/tracing/authors.py": [
         ("the last text alone", "total.add_(one.G)", "one.G"),
         ("a window begins anew", "(before + rest[:n])[", "rest[:n]["),
     ],
-    "tracing/spans.py": [
+    "beyond/tracing/spans.py": [
         ("a block holds its beginning", "beginning.G - before", "beginning.G"),
         ("one span for all", "float(min(1.0, len(A) * norm.sf(t)", "float(min(1.0, norm.sf(t)"),
         ("Bonferroni's bound", "(1 / counts).mean()", "1"),
@@ -708,7 +709,7 @@ FAULTS = {
         ("verse joined", "if all(line[:1].isupper() for line in later):", "if not later:"),
         ("lists joined", "not STARTS_A_BLOCK.match(line)\n        and ", ""),
     ],
-    "tracing/versions.py": [
+    "beyond/tracing/versions.py": [
         ("only the first version tested", "score.largest(directions, psi)", "psi[0]"),
         ("only the last version tested", "score.largest(directions, psi)", "psi[-1]"),
         ("the largest taken as one test", "score.largest(directions, psi)", "psi.max(axis=0)"),
@@ -893,7 +894,7 @@ FAULTS = {
             "[key for key in pairs.keys for _ in wms]",
         ),
     ],
-    "release/provenance.py": [
+    "beyond/release/provenance.py": [
         (
             "changed rows weigh like others",
             "w = n.sqrt() / (lengths / n.sqrt()).clamp_min(1)",
@@ -906,10 +907,10 @@ FAULTS = {
         ),
         ("all weights with the first one's σ", "else delta) / sigma", "else delta) / wm.sigmas[0]"),
     ],
-    "release/suspects.py": [
+    "beyond/release/suspects.py": [
         ("NaN is tested", 'check_finite(theta, f"{weight.name} of {source}")', "pass"),
     ],
-    "release/attacks.py": [
+    "beyond/release/attacks.py": [
         ("the largest are pruned", "size.argsort(dim=1)[:", "(-size).argsort(dim=1)[:"),
         ("wanda without inputs", "size = wide(theta).abs() * scale", "size = wide(theta).abs()"),
         ("NF4 rounds down", "edges = (levels[1:] + levels[:-1]) / 2", "edges = levels[1:]"),

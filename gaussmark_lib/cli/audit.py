@@ -17,7 +17,8 @@ import pandas as pd
 from scipy.stats import beta, norm
 from tqdm import tqdm
 
-from gaussmark_lib import joint, models, schemes, stats, texts, verdict, words
+from gaussmark_lib import models, stats, texts, verdict, words
+from gaussmark_lib.beyond import joint, schemes
 from gaussmark_lib.engine import packages
 from gaussmark_lib.keys import Key
 

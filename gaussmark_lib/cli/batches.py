@@ -16,26 +16,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from gaussmark_lib import (
-    channel,
-    generate,
-    joint,
-    models,
-    perturb,
-    promise,
-    score,
-    tokens,
-    tracing,
-    verdict,
-)
+from gaussmark_lib import generate, models, perturb, score, tokens, verdict
+from gaussmark_lib.beyond import channel, joint, promise, tracing
+from gaussmark_lib.beyond.joint.state import identity
+from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.cli import inputs
 from gaussmark_lib.cli.answers import DIGEST, Row
 from gaussmark_lib.cli.inputs import Item, digest, visible
 from gaussmark_lib.engine import checkpoints, typography
 from gaussmark_lib.errors import DegenerateScoreError, GaussMarkError
-from gaussmark_lib.joint.state import identity
 from gaussmark_lib.keys import Key
-from gaussmark_lib.tracing.authors import windows
 
 Windows = tuple[list[list[int]], list[list[int]]]  # prompts and responses that fit the context
 CONTROL = 2**64  # seed of a key that nobody writes with: what the test says of a wrong key

@@ -91,8 +91,8 @@ def users(
     base: Annotated[int, typer.Option(help="Base noises.")] = 256,
 ) -> None:
     """Describe a codebook: a key for each of many users, all from one key file."""
+    from gaussmark_lib.beyond.tracing import Codebook
     from gaussmark_lib.keys import Key
-    from gaussmark_lib.tracing import Codebook
 
     book = Codebook(Key.load(key), users, base)
     book.save(path)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gaussmark_lib import promise, tracing
+from gaussmark_lib.beyond import promise, tracing
 from gaussmark_lib.cli.answers import Row
 from gaussmark_lib.cli.batches import Scoring, Windows
 from gaussmark_lib.cli.inputs import Item

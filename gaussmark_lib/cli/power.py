@@ -28,16 +28,8 @@ from scipy import optimize
 from scipy.stats import binom, gamma, norm
 from tqdm import tqdm
 
-from gaussmark_lib import (
-    divergence,
-    generate,
-    gradients,
-    models,
-    promise,
-    schemes,
-    stats,
-    texts,
-)
+from gaussmark_lib import divergence, generate, gradients, models, stats, texts
+from gaussmark_lib.beyond import promise, schemes
 from gaussmark_lib.cli.audit import N_PROMPT, default_kinds
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.experiments import detectability, pairs

@@ -19,9 +19,9 @@ from scipy.stats import norm
 from torch import Tensor
 
 from gaussmark_lib import generate, gradients, models, perturb, score, stats
-from gaussmark_lib.attacks import askers, learning
+from gaussmark_lib.beyond.attacks import askers, learning
+from gaussmark_lib.beyond.joint import Public, public
 from gaussmark_lib.experiments.pairs import Pairs, means, ratio, written
-from gaussmark_lib.joint import Public, public
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, models, promise, score, stats, texts
+from gaussmark_lib import generate, models, score, stats, texts
+from gaussmark_lib.beyond import promise
 from gaussmark_lib.experiments.pairs import Pairs, draw
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots import style

@@ -21,6 +21,7 @@ from scipy.stats import binom, norm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import likelihood, models, record, stats
+from gaussmark_lib.beyond.schemes import GaussMark, GumbelMax, SynthID
 from gaussmark_lib.experiments import robustness
 from gaussmark_lib.experiments.one_key_in_production import Human
 from gaussmark_lib.experiments.pairs import Pairs, means, shares
@@ -28,7 +29,6 @@ from gaussmark_lib.kgw import KGW, exact_tail, z_score
 from gaussmark_lib.perturb import Key, Watermark, watermarked
 from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.scheme import Scheme
-from gaussmark_lib.schemes import GaussMark, GumbelMax, SynthID
 from gaussmark_lib.tokens import Texts
 
 LEVELS = (1e-2, 1e-6)

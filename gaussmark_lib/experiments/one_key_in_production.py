@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 from scipy.stats import chi2, multivariate_normal, norm
 from torch import Tensor
 
-from gaussmark_lib import generate, joint, models, perturb, score, stats, texts
+from gaussmark_lib import generate, models, perturb, score, stats, texts
+from gaussmark_lib.beyond import joint
 from gaussmark_lib.engine import corpus
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.experiments.pairs import means

@@ -14,23 +14,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gaussmark_lib import (
-    corrupt,
-    evidence,
-    generate,
-    models,
-    perturb,
-    promise,
-    score,
-    stats,
-    texts,
-    tracing,
-    verdict,
-)
+from gaussmark_lib import corrupt, evidence, generate, models, perturb, score, stats, texts, verdict
+from gaussmark_lib.beyond import promise, tracing
+from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.plots import show, style
-from gaussmark_lib.tracing.authors import windows
 
 THIS_KEY, WRONG_KEY = "this key", "wrong key"
 PLAIN, WATERMARKED = KINDS = "plain", "watermarked"

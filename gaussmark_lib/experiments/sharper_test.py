@@ -23,25 +23,16 @@ from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import (
-    channel,
-    divergence,
-    generate,
-    gradients,
-    likelihood,
-    models,
-    perturb,
-    score,
-    stats,
-)
-from gaussmark_lib.attacks import learning
+from gaussmark_lib import divergence, generate, gradients, likelihood, models, perturb, score, stats
+from gaussmark_lib.beyond import channel
+from gaussmark_lib.beyond.attacks import learning
+from gaussmark_lib.beyond.schemes import GaussMark, OutputBiases, biases
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.experiments.layer_sigma_sweep import matrix_kind
 from gaussmark_lib.experiments.pairs import OWN, WRONG, Pairs
 from gaussmark_lib.experiments.robustness import UNEDITED, unedited
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.schemes import GaussMark, OutputBiases, biases
 from gaussmark_lib.tokens import Ids, Texts
 
 TESTS = PAPERS, SHARPER, BOTH = "the paper's ψ", "the sharper ψ", "the larger of both"

@@ -15,8 +15,9 @@ from jaxtyping import Bool, Float
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from gaussmark_lib import generate, joint, models, perturb, score, stats
-from gaussmark_lib.attacks import learning
+from gaussmark_lib import generate, models, perturb, score, stats
+from gaussmark_lib.beyond import joint
+from gaussmark_lib.beyond.attacks import learning
 from gaussmark_lib.experiments.one_key_in_production import TAU, Human, units
 from gaussmark_lib.experiments.whose_text import gradients
 from gaussmark_lib.gradients import TextGradient

@@ -18,13 +18,13 @@ from scipy.stats import norm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import corrupt, models, score, stats, weights
+from gaussmark_lib.beyond.token_level import gradients as token_gradients
+from gaussmark_lib.beyond.token_level import keys as token_keys
+from gaussmark_lib.beyond.token_level import quantiles
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs, means, shares
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots.panels import panels
-from gaussmark_lib.token_level import gradients as token_gradients
-from gaussmark_lib.token_level import keys as token_keys
-from gaussmark_lib.token_level import quantile_test
 from gaussmark_lib.tokens import Texts
 
 ONE, HITS, SUM = "one key", "token keys, hits", "token keys, sum"
@@ -143,11 +143,11 @@ def levels(
     rows = []
     hits = gammas.assign(hit=gammas["gamma"] >= stats.threshold(alpha_0))
     for n in lengths:
-        needed = quantile_test.hits_needed(n, quantile)
+        needed = quantiles.hits_needed(n, quantile)
         counts = hits[hits["position"] < n].groupby("text")["hit"].sum()
         known = {
-            "exact": quantile_test.exact_level(n, quantile, alpha_0),
-            "proved bound": quantile_test.level_bound(n, quantile, alpha_0),
+            "exact": quantiles.exact_level(n, quantile, alpha_0),
+            "proved bound": quantiles.level_bound(n, quantile, alpha_0),
         }
         rows += [{"what": what, "n_tokens": n, "value": value} for what, value in known.items()]
         rows.append({"what": "measured", "n_tokens": n} | stats.interval(counts >= needed).row())
@@ -191,7 +191,7 @@ def by_alpha(gammas: pd.DataFrame, alphas: Sequence[float], level: float) -> pd.
     for alpha_0 in alphas:
         table = token_keys.from_gammas(gammas, "hits", alpha_0)
         detected = stats.interval(table["p_value"] <= level)
-        efficiency = quantile_test.efficiency(alpha_0)
+        efficiency = quantiles.efficiency(alpha_0)
         rows.append({"what": "share detected", "alpha_0": alpha_0} | detected.row())
         rows.append(
             {"what": "efficiency φ(τ)²/(α₀(1 − α₀))", "alpha_0": alpha_0, "value": efficiency}

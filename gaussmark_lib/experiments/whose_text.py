@@ -9,13 +9,14 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from gaussmark_lib import generate, models, perturb, score, stats, tracing
+from gaussmark_lib import generate, models, perturb, score, stats
+from gaussmark_lib.beyond import tracing
+from gaussmark_lib.beyond.tracing import attribution
 from gaussmark_lib.experiments.pairs import means
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.tracing import attribution
 
 Pair = tuple[list[int], list[int]]
 

@@ -261,7 +261,7 @@ def code_of_test(
     )
     return f"""from gaussmark_lib import {"corrupt, " if how else ""}models, tracing
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.tracing.authors import windows
+from gaussmark_lib.beyond.tracing.authors import windows
 
 lm = models.load({model!r})
 key = {key}

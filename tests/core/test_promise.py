@@ -7,17 +7,8 @@ import pytest
 import tiny_models
 import torch
 
-from gaussmark_lib import (
-    channel,
-    errors,
-    generate,
-    gradients,
-    perturb,
-    promise,
-    score,
-    tokens,
-    verdict,
-)
+from gaussmark_lib import errors, generate, gradients, perturb, score, tokens, verdict
+from gaussmark_lib.beyond import channel, promise
 from gaussmark_lib.perturb import Key, Watermark
 
 RNG = np.random.default_rng(4)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from gaussmark_lib import models, perturb, score
+from gaussmark_lib.beyond.release import requantised
 from gaussmark_lib.engine import packages
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.release import requantised
 
 pytestmark = [
     pytest.mark.slow,

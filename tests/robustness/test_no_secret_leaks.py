@@ -15,7 +15,8 @@ import tiny_lm
 from secrecy import leaks
 from small_notebooks import code, parameters, write
 
-from gaussmark_lib import cli, generate, perturb, record, schemes, sweeps
+from gaussmark_lib import cli, generate, perturb, record, sweeps
+from gaussmark_lib.beyond import schemes
 from gaussmark_lib.keys import Key
 from gaussmark_lib.runs import kernel
 

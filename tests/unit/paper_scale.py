@@ -12,7 +12,8 @@ import time
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from gaussmark_lib import joint, perturb, score
+from gaussmark_lib import perturb, score
+from gaussmark_lib.beyond import joint
 from gaussmark_lib.experiments import speed
 
 SIZES = {

@@ -14,19 +14,8 @@ from command_lines import answer
 from scipy import special
 from scipy.stats import norm
 
-from gaussmark_lib import (
-    cli,
-    divergence,
-    errors,
-    files,
-    generate,
-    perturb,
-    promise,
-    schemes,
-    score,
-    stats,
-    texts,
-)
+from gaussmark_lib import cli, divergence, errors, files, generate, perturb, score, stats, texts
+from gaussmark_lib.beyond import promise, schemes
 from gaussmark_lib.cli import audit, power
 from gaussmark_lib.experiments import pairs
 from gaussmark_lib.perturb import Key, Watermark

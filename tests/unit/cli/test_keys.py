@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from command_lines import answer
 
-from gaussmark_lib import models, promise, score, texts
+from gaussmark_lib import models, score, texts
+from gaussmark_lib.beyond import promise
 from gaussmark_lib.engine import packages
 from gaussmark_lib.experiments import begin
 from gaussmark_lib.keys import Key

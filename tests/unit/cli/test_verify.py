@@ -7,8 +7,8 @@ import tiny_lm
 from command_lines import answer, rows
 
 from gaussmark_lib import cli, perturb
+from gaussmark_lib.beyond.release import attacks
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.release import attacks
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import tiny_models
 from scipy.stats import norm
 
 from gaussmark_lib import perturb, score
-from gaussmark_lib.attacks import askers, learning
+from gaussmark_lib.beyond.attacks import askers, learning
+from gaussmark_lib.beyond.joint import public
 from gaussmark_lib.experiments import against_the_key as key
 from gaussmark_lib.experiments.pairs import Pairs, written
-from gaussmark_lib.joint import public
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)

@@ -11,7 +11,8 @@ import tiny_lm
 import torch
 from scipy.stats import norm
 
-from gaussmark_lib import corrupt, generate, perturb, promise, score, stats, weights
+from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
+from gaussmark_lib.beyond import promise
 from gaussmark_lib.experiments import playground
 from gaussmark_lib.experiments.playground import (
     EDIT_SEED,

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import tiny_lm
 
-from gaussmark_lib import tracing
+from gaussmark_lib.beyond import tracing
 from gaussmark_lib.experiments import whose_text
 from gaussmark_lib.perturb import Key, Watermark
 

@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import norm
 
+from gaussmark_lib.beyond.joint import directions, law
+from gaussmark_lib.beyond.joint.directions import Direction, Directions
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.joint import directions, law
-from gaussmark_lib.joint.directions import Direction, Directions
 
 GIVEN = -1  # the place of a reference text, which nobody asked about
 

@@ -4,7 +4,7 @@ it left unmeasured.
     generate:  v_k ~ p_{θ + ξ_k}(· | x, v_<k),   ξ_1, ξ_2, … independent N(0, σ² I)
     detect:    Γ_k = ⟨ξ_k, G_k⟩ / (σ‖G_k‖),      G_k = ∇_θ log p_θ(v_k | x, v_<k)
 
-Under the null the Γ_k are independent N(0, 1). Hits (Γ_k ≥ τ) can be counted: ``quantile_test``. Or
+Under the null the Γ_k are independent N(0, 1). Hits (Γ_k ≥ τ) can be counted: ``quantiles``. Or
 the Γ_k are added up by their weights: ψ = Σ_k ⟨ξ_k, G_k⟩ / (σ √Σ_k ‖G_k‖²) is N(0, 1), with the
 one-key ψ's power, since Σ_k ‖G_k‖² is the mean of ‖Σ_k G_k‖².
 
@@ -31,6 +31,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, kgw, perturb, rank_reduce, stats, tokens
+from gaussmark_lib.beyond.token_level import gradients
 from gaussmark_lib.errors import (
     DegenerateScoreError,
     InvalidTextError,
@@ -38,7 +39,6 @@ from gaussmark_lib.errors import (
     require_list,
 )
 from gaussmark_lib.keys import Key
-from gaussmark_lib.token_level import gradients
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark
 

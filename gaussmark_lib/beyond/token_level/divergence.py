@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import divergence, perturb, tokens
+from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.engine import hooks
 from gaussmark_lib.engine.arithmetic import evaluating
 from gaussmark_lib.keys import Key
-from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import Watermark
 

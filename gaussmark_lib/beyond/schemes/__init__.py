@@ -10,12 +10,12 @@ this folder and its test.
 ==================  ==========================================================================
 """
 
+from gaussmark_lib.beyond.schemes.biases import OutputBiases
+from gaussmark_lib.beyond.schemes.gaussmark import GaussMark, TokenKeys
+from gaussmark_lib.beyond.schemes.gumbel import GumbelMax
+from gaussmark_lib.beyond.schemes.synthid import SynthID
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.scheme import COLUMNS, Scheme, named, register
-from gaussmark_lib.schemes.biases import OutputBiases
-from gaussmark_lib.schemes.gaussmark import GaussMark, TokenKeys
-from gaussmark_lib.schemes.gumbel import GumbelMax
-from gaussmark_lib.schemes.synthid import SynthID
 
 __all__ = [
     "COLUMNS",

@@ -25,9 +25,9 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import special, stats
 
+from gaussmark_lib.beyond.toys import closed_forms, softmax
+from gaussmark_lib.beyond.toys.softmax import Keys, LinearSoftmax
 from gaussmark_lib.stats import threshold
-from gaussmark_lib.toys import closed_forms, softmax
-from gaussmark_lib.toys.softmax import Keys, LinearSoftmax
 
 
 def quantile(model: LinearSoftmax, unit_noise: Keys, share: float) -> Float[np.ndarray, " keys"]:

@@ -13,9 +13,9 @@ innovations and the chance of any false alarm in a batch; ``memory``: what is ke
 by which strangers are answered, and its state.
 """
 
-from gaussmark_lib.joint.law import family
-from gaussmark_lib.joint.public import Public
-from gaussmark_lib.joint.state import State
-from gaussmark_lib.joint.stream import sequence
+from gaussmark_lib.beyond.joint.law import family
+from gaussmark_lib.beyond.joint.public import Public
+from gaussmark_lib.beyond.joint.state import State
+from gaussmark_lib.beyond.joint.stream import sequence
 
 __all__ = ["Public", "State", "family", "sequence"]

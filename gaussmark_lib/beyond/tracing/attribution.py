@@ -29,11 +29,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import score
+from gaussmark_lib.beyond.tracing.authors import summed
+from gaussmark_lib.beyond.tracing.codebook import Codebook
 from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.tracing.authors import summed
-from gaussmark_lib.tracing.codebook import Codebook
 from gaussmark_lib.weights import PlacedWatermark, Watermark
 
 COLUMNS = ["text", "user", "psi", "p_family", "runner_up", "n_tokens", "grad_norm"]

@@ -15,10 +15,10 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 from gaussmark_lib import perturb, score, tokens
+from gaussmark_lib.beyond.tracing.authors import summed
 from gaussmark_lib.gradients import of_pairs
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.tracing.authors import summed
 from gaussmark_lib.weights import Watermark
 
 

@@ -13,11 +13,11 @@ do not depend on the key are jointly Gaussian, with a covariance that needs no k
 ===============  ============================================================
 """
 
-from gaussmark_lib.tracing.attribution import attribute, capacity, family_p, share_right
-from gaussmark_lib.tracing.authors import author, summed
-from gaussmark_lib.tracing.codebook import Codebook, UserKey
-from gaussmark_lib.tracing.spans import scan
-from gaussmark_lib.tracing.versions import any_version
+from gaussmark_lib.beyond.tracing.attribution import attribute, capacity, family_p, share_right
+from gaussmark_lib.beyond.tracing.authors import author, summed
+from gaussmark_lib.beyond.tracing.codebook import Codebook, UserKey
+from gaussmark_lib.beyond.tracing.spans import scan
+from gaussmark_lib.beyond.tracing.versions import any_version
 
 __all__ = [
     "Codebook",

@@ -40,8 +40,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from gaussmark_lib import files
+from gaussmark_lib.beyond.joint import state
 from gaussmark_lib.errors import GaussMarkError, KeyFileError, require_between
-from gaussmark_lib.joint import state
 
 SHARED = 1 / 5  # of the shorter text's different runs: two in five tokens exchanged at random
 KIND, FORMAT = 0x474D7075, 1  # what SQLite calls a file's application and its user version

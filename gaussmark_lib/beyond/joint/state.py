@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 from gaussmark_lib import files
+from gaussmark_lib.beyond.joint import directions
+from gaussmark_lib.beyond.joint.memory import Memory
 from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.engine.terms import Factors
 from gaussmark_lib.errors import GaussMarkError, KeyFileError, KeyMismatchError, require_int
-from gaussmark_lib.joint import directions
-from gaussmark_lib.joint.memory import Memory
 from gaussmark_lib.keys import Key, purpose
 from gaussmark_lib.weights import PlacedWatermark
 

@@ -11,11 +11,11 @@ from jaxtyping import Float
 from transformers import PreTrainedModel
 
 from gaussmark_lib import score
+from gaussmark_lib.beyond.token_level import divergence as token_divergence
+from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Keys, Scheme, register
-from gaussmark_lib.token_level import divergence as token_divergence
-from gaussmark_lib.token_level import keys as token_keys
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import Watermark
 

@@ -27,6 +27,9 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from gaussmark_lib import gradients, perturb, score, tokens
+from gaussmark_lib.beyond.joint import directions
+from gaussmark_lib.beyond.joint.memory import GIVEN, Answer
+from gaussmark_lib.beyond.joint.state import State
 from gaussmark_lib.errors import (
     GaussMarkError,
     InvalidTextError,
@@ -35,9 +38,6 @@ from gaussmark_lib.errors import (
     require_one_of,
 )
 from gaussmark_lib.gradients import TextGradient
-from gaussmark_lib.joint import directions
-from gaussmark_lib.joint.memory import GIVEN, Answer
-from gaussmark_lib.joint.state import State
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark

@@ -27,7 +27,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, gradients, joint, likelihood, perturb
+from gaussmark_lib import generate, gradients, likelihood, perturb
+from gaussmark_lib.beyond import joint
 from gaussmark_lib.errors import GaussMarkError, KeyMismatchError
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.perturb import Key, Watermark

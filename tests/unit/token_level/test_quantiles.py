@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats as distributions
 
 from gaussmark_lib import stats
-from gaussmark_lib.token_level import quantile_test as q
+from gaussmark_lib.beyond.token_level import quantiles as q
 
 SHARE = st.floats(0.02, 0.98)
 

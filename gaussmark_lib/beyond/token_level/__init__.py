@@ -4,6 +4,6 @@
 ``keys``             the key of each position; writing with them; Γ_k of each token
 ``gradients``        the gradient of one token's log-probability
 ``divergence``       what token-level keys cost, in nats
-``quantile_test``    the test of Algorithm 4, its exact level and its proved bounds
+``quantiles``        the test of Algorithm 4, its exact level and its proved bounds
 ===================  ==============================================================
 """

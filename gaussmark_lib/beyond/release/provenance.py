@@ -37,20 +37,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import models, perturb
-from gaussmark_lib import verdict as words_of
+from gaussmark_lib.beyond.release.suspects import Suspect, matrix
 from gaussmark_lib.engine import blocks
 from gaussmark_lib.engine.stream import streams
 from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.keys import Key
-from gaussmark_lib.release.suspects import Suspect, matrix
 from gaussmark_lib.weights import PlacedWatermark, Watermark
-
-PROVES = (
-    "A small p proves that the checkpoint descends from this marked release, or from somebody who"
-    " has its key, or both its base and its marked weights. It does not prove who was first, and a"
-    " large p does not prove that the checkpoint is free of the mark."
-)
-FAR = 0.5  # ‖Δ‖/‖θ‖ from which a checkpoint is called another model than a changed base
 
 
 def weights(
@@ -140,15 +132,3 @@ def verdict(row: Mapping[str, Any], level: float, n_keys: int = 1) -> dict[str, 
     log10_p = min(row["log10_p"], row["log10_p_rows"]) + math.log10(2 * n_keys)
     carries = "carries" if log10_p <= math.log10(level) else "does not carry"
     return {"verdict": f"{carries} the key", "log10_p_all": min(log10_p, 0.0)}
-
-
-def sentence(row: Mapping[str, Any], base: str) -> str:
-    """What to say of a checkpoint: the verdict, and how far it is from the base."""
-    scores = f"ψ = {row['psi']:.1f} whole, {row['psi_rows']:.1f} by rows, key {row['key_id']}"
-    far = row["relative"] > FAR and row["verdict"] != "carries the key"
-    kind = "another model's weights, or another key's mark" if far else f"a version of {base}"
-    return (
-        f"{row['checkpoint']} {row['verdict']}: p = {words_of.p_value(row['log10_p_all'])} "
-        f" ({scores}). Its matrix is {row['relative']:.2g} of ‖θ‖ away from {base}'s,"
-        f" {row['distance']:.2f} times the mark's own length: {kind}."
-    )

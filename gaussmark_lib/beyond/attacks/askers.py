@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from gaussmark_lib.beyond.joint import public
 from gaussmark_lib.errors import require_int
-from gaussmark_lib.joint import public
 
 Ids = list[int]
 Answer = Callable[[list[Ids]], Sequence[float]]  # of each text a number, or True and False

@@ -30,9 +30,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import perturb, tokens
+from gaussmark_lib.beyond.joint.directions import inner
 from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.gradients import of_pairs
-from gaussmark_lib.joint.directions import inner
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark

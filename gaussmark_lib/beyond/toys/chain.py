@@ -25,8 +25,8 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from scipy import special
 
+from gaussmark_lib.beyond.toys.softmax import Keys, LinearSoftmax, Table
 from gaussmark_lib.stats import threshold
-from gaussmark_lib.toys.softmax import Keys, LinearSoftmax, Table
 
 Rejected = Bool[np.ndarray, "keys outcomes"]
 BEST = "likelihood, a threshold per text (most powerful)"

@@ -1,0 +1,1 @@
+"""More than the paper's method: what grew around the core, which imports none of it."""
