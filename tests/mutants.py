@@ -54,29 +54,29 @@ ELSEWHERE = {
     "generate.py": "core/test_kgw.py",
     "keys.py": "core/test_perturb.py",
     "scheme.py": "unit/schemes/test_synthid.py core/test_kgw.py",
-    "rewrite/__init__.py": "unit/rewrite/test_rewrite.py core/test_corrupt.py",
+    "workbench/rewrite/__init__.py": "unit/rewrite/test_rewrite.py core/test_corrupt.py",
     "beyond/release/suspects.py": "unit/release/test_provenance.py",
-    "experiments/pairs.py": "unit/experiments/test_layer_sigma_sweep.py",
+    "workbench/pairs.py": "unit/experiments/test_layer_sigma_sweep.py",
     "beyond/joint/directions.py": "unit/joint/test_memory.py",
     "beyond/joint/memory.py": "unit/joint/test_stream.py",
     "beyond/joint/law.py": "unit/joint/test_batch.py",
     "beyond/token_level/keys.py": "core/test_keys.py",
     "beyond/token_level/gradients.py": "unit/token_level/test_keys.py",
-    "cli/answers.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
-    "cli/batches.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
-    "cli/inputs.py": "unit/cli/test_inputs.py robustness/test_command_line.py",
-    "cli/normalise.py": "unit/cli/test_inputs.py",
+    "workbench/cli/answers.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
+    "workbench/cli/batches.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
+    "workbench/cli/inputs.py": "unit/cli/test_inputs.py robustness/test_command_line.py",
+    "workbench/cli/normalise.py": "unit/cli/test_inputs.py",
     "engine/text_files.py": "core/test_text_files.py unit/cli/test_generate.py",
     "engine/typography.py": "core/test_typography.py",
-    "cli/power.py": "unit/cli/test_audit.py",
-    "runs/folder.py": "unit/runs/test_run.py unit/sweeps/test_page.py",
-    "runs/death.py": "unit/runs/test_kernel.py",
-    "runs/kernel.py": "unit/runs/test_run.py unit/runs/test_kernel.py",
-    "runs/notebook.py": "unit/runs/test_identity.py",
-    "runs/parameters.py": "unit/runs/test_presets.py",
-    "sweeps/jobs.py": "unit/sweeps/test_sweep.py",
-    "sweeps/tour.py": "unit/sweeps/test_page.py",
-    "sweeps/__init__.py": "unit/sweeps/test_sweep.py",
+    "workbench/cli/power.py": "unit/cli/test_audit.py",
+    "workbench/runs/folder.py": "unit/runs/test_run.py unit/sweeps/test_page.py",
+    "workbench/runs/death.py": "unit/runs/test_kernel.py",
+    "workbench/runs/kernel.py": "unit/runs/test_run.py unit/runs/test_kernel.py",
+    "workbench/runs/notebook.py": "unit/runs/test_identity.py",
+    "workbench/runs/parameters.py": "unit/runs/test_presets.py",
+    "workbench/sweeps/jobs.py": "unit/sweeps/test_sweep.py",
+    "workbench/sweeps/tour.py": "unit/sweeps/test_page.py",
+    "workbench/sweeps/__init__.py": "unit/sweeps/test_sweep.py",
 }
 
 
@@ -476,7 +476,7 @@ FAULTS = {
             "    _ = tokens.checked_texts(",
         ),
     ],
-    "rewrite/__init__.py": [
+    "workbench/rewrite/__init__.py": [
         (
             "seed of resampling not used",
             "responses, fraction, seed=seed)",
@@ -639,14 +639,14 @@ FAULTS = {
             "(p.exp() * (p - q))",
         ),
     ],
-    "words.py": [
+    "workbench/words.py": [
         ("the interval's low end twice", "to {shown(high)}", "to {shown(low)}"),
     ],
-    "record.py": [
+    "workbench/record.py": [
         ("results replaced", "write_json(path, known | plain)", "write_json(path, plain)"),
         ("nan recorded", "if isinstance(value, float) and not math.isfinite(value):", "if False:"),
     ],
-    "cli/batches.py": [
+    "workbench/cli/batches.py": [
         (
             "the level forgotten in a line's name",
             "            self.level,\n            self.edited",
@@ -665,7 +665,7 @@ FAULTS = {
         ("answers shown before they are saved", "self.state.save(self.state_file)", "pass"),
         ("every batch draws from the first rows", "rows=list(prompts),", "rows=None,"),
     ],
-    "cli/answers.py": [
+    "workbench/cli/answers.py": [
         (
             "other texts' lines taken",
             "if item is None or row.get(DIGEST) != digest(item, work.asked):",
@@ -679,12 +679,12 @@ FAULTS = {
             "fcntl.LOCK_SH | fcntl.LOCK_NB",
         ),
     ],
-    "cli/inputs.py": [
+    "workbench/cli/inputs.py": [
         ("names may turn a terminal", 'match[0].encode("unicode_escape").decode()', "match[0]"),
         ("results among the texts", "if path == place or is_inside", "if is_inside"),
         ("a file's error is that of a text", "first[0].required()", "pass"),
     ],
-    "cli/normalise.py": [
+    "workbench/cli/normalise.py": [
         ("results of another question taken", 'self.asked.append("normalised")', "pass"),
         ("an empty version tested", 'if text in ("", item.text)', "if text == item.text"),
     ],
@@ -714,7 +714,7 @@ FAULTS = {
         ("only the last version tested", "score.largest(directions, psi)", "psi[-1]"),
         ("the largest taken as one test", "score.largest(directions, psi)", "psi.max(axis=0)"),
     ],
-    "cli/power.py": [
+    "workbench/cli/power.py": [
         (
             "the key draws nothing",
             "process(seen[:, : len(x) + t], logits[t : t + 1])",
@@ -723,7 +723,7 @@ FAULTS = {
         ("another share of greens", "binom.isf(level, n, 0.25)", "binom.isf(level, n, 0.35)"),
         ("the spread of draws is the texts'", "spread * of_texts**0.5", "spread"),
     ],
-    "verdict.py": [
+    "workbench/verdict.py": [
         (
             "short texts called unmarked",
             "is_short = power is not None and power < ENOUGH",
@@ -735,7 +735,7 @@ FAULTS = {
             'row["p_value"]',
         ),
     ],
-    "runs/folder.py": [
+    "workbench/runs/folder.py": [
         ("force forgotten", "if not force and (known", "if (known"),
         ("open findings first", "[*OUTCOMES].index(claim", "len(claim"),
         (
@@ -746,10 +746,10 @@ FAULTS = {
         ("a complete record replaced", "if replace or load(target) is None:", "if True:"),
         ("a ratio in percent", "< 1e-9 * n", "< n"),
     ],
-    "runs/death.py": [
+    "workbench/runs/death.py": [
         ("every death is a crash", "CAUSES.get(exit_code, CRASHED)", "CRASHED"),
     ],
-    "runs/kernel.py": [
+    "workbench/runs/kernel.py": [
         (
             "memory that is free counted as in use",
             "memory.total - memory.available",
@@ -782,7 +782,7 @@ FAULTS = {
             "except ZeroDivisionError:  # the server",
         ),
     ],
-    "runs/notebook.py": [
+    "workbench/runs/notebook.py": [
         (
             "comments and docstrings counted",
             "return None if isinstance(node.value, ast.Constant) else node",
@@ -802,7 +802,7 @@ FAULTS = {
         ),
         ("values left out of the id", '"parameters": dict(values),', '"parameters": {},'),
     ],
-    "runs/parameters.py": [
+    "workbench/runs/parameters.py": [
         ("open ends closed", '"gt", "le" if', '"ge", "le" if'),
         ("not strict", "strict=True", "strict=False"),
         (
@@ -812,21 +812,21 @@ FAULTS = {
         ),
         ("aliases accepted", "if has_alias:", "if False:"),
     ],
-    "runs/presets.py": [
+    "workbench/runs/presets.py": [
         (
             "unknown names of a shared preset taken",
             "for name, value in others.items() if name in declared}",
             "for name, value in others.items()}",
         ),
     ],
-    "sweeps/grid.py": [
+    "workbench/sweeps/grid.py": [
         (
             "a name given twice accepted",
             "for name in crossed if any(",
             "for name in crossed if all(",
         ),
     ],
-    "sweeps/jobs.py": [
+    "workbench/sweeps/jobs.py": [
         ("another code's answer", "job.values).id != job.id", "job.values).id is None"),
         (
             "outcomes in the order of their ends",
@@ -836,30 +836,30 @@ FAULTS = {
         ("an interruption that stops no run", "        stop.set()\n", ""),
         ("a run on fewer GPUs", "gpus())] * gpus_per_run", "gpus())]"),
     ],
-    "sweeps/__init__.py": [
+    "workbench/sweeps/__init__.py": [
         ("what has a record runs again", "if job.id not in known]", "]"),
         ("a sweep with failures is complete", '"failed" if failed else "complete"', '"complete"'),
     ],
-    "sweeps/tables.py": [
+    "workbench/sweeps/tables.py": [
         ("tables of failed runs", '"complete" if run else "failed"', '"complete"'),
         ("a result takes a parameter's column", 'f"result.{key}" if key in row else key', "key"),
     ],
-    "sweeps/tour.py": [
+    "workbench/sweeps/tour.py": [
         ("timings beside other notebooks", 'if not stop.job.notebook.tour.get("alone")', "if True"),
     ],
-    "quality/compare.py": [
+    "workbench/quality/compare.py": [
         ("a key's items taken for independent", 'cluster=rows["key"], ', ""),
         ("each random check at the level of all", ' / control["measure"].nunique()', ""),
         ("blind to a rise", '(table["low"] > 0)', '(table["low"] > 9)'),
     ],
-    "quality/judge.py": [
+    "workbench/quality/judge.py": [
         ("one order only", "(ours + 1 - theirs) / 2", "ours"),
         ("no shorter history", "len(counts) * q)", "len(counts))"),
     ],
-    "quality/text_measures.py": [
+    "workbench/quality/text_measures.py": [
         ("trained on what it judges", "train, test = np", "test, test = np"),
     ],
-    "quality/harness.py": [
+    "workbench/quality/harness.py": [
         ("a question cut", "if n > context", "if n > 2 * context"),
     ],
     "experiments/quality.py": [
@@ -886,7 +886,7 @@ FAULTS = {
         ("P never forgotten", "(wm, replace(wm, rank_dropped=0))", "(wm, wm)"),
         ("what is left, not which share", "(after / before) / (vanilla", "after / (vanilla"),
     ],
-    "experiments/pairs.py": [
+    "workbench/pairs.py": [
         ("the wrong key is the right one", "pairs.keys[1:] + pairs.keys[:1]", "pairs.keys"),
         (
             "cells take other cells' keys",
@@ -916,7 +916,7 @@ FAULTS = {
         ("NF4 rounds down", "edges = (levels[1:] + levels[:-1]) / 2", "edges = levels[1:]"),
         ("noise below its edge stays", "square.clamp_min(0).sqrt() / S, 0.0)", "S, S)"),
     ],
-    "experiments/claims.py": [
+    "workbench/claims.py": [
         ("a small n at the edge", "self.estimate.n >= self.planned", "True"),
     ],
     "experiments/detectability.py": [
@@ -929,7 +929,7 @@ FAULTS = {
     "experiments/speed.py": [
         ("the warm-up counts", "rows[len(tasks) :]", "rows"),
     ],
-    "plots/panels.py": [
+    "workbench/plots/panels.py": [
         ("lines as the rows come", ".sort_values(x)", ""),
     ],
 }

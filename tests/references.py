@@ -25,8 +25,8 @@ from typing import Any
 from notebooks.test_other_parameters import OTHER
 
 from gaussmark_lib import files
-from gaussmark_lib.runs import folder
-from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.workbench.runs import folder
+from gaussmark_lib.workbench.runs import notebook as notebooks
 
 ROOT = Path(__file__).parents[1]
 REFERENCES = ROOT / "papermill_runs" / "reference"
@@ -96,8 +96,8 @@ def results(tree: Path, notebook: str, values: dict[str, Any]) -> dict[str, Any]
 
 ASK = """
 import json, sys
-from gaussmark_lib import runs
-from gaussmark_lib.runs import notebook
+from gaussmark_lib.workbench import runs
+from gaussmark_lib.workbench.runs import notebook
 source, values = notebook.load(sys.argv[1]), json.loads(sys.argv[2])
 runs.run(source, {name: value for name, value in values.items() if name in source.parameters})
 """

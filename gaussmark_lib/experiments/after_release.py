@@ -32,11 +32,11 @@ from transformers import (
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats
 from gaussmark_lib.beyond.release import attacks, provenance
 from gaussmark_lib.beyond.schemes import GaussMark
-from gaussmark_lib.experiments import pairs as several
 from gaussmark_lib.experiments.kgw_baseline import continued, stock_generate
-from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench import pairs as several
+from gaussmark_lib.workbench.pairs import Pairs
 
 RELEASED = "as released"
 SMALL = 0.25  # of ξ: the step at which slopes are taken, forwards and back

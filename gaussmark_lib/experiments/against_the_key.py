@@ -21,9 +21,9 @@ from torch import Tensor
 from gaussmark_lib import generate, gradients, models, perturb, score, stats
 from gaussmark_lib.beyond.attacks import askers, learning
 from gaussmark_lib.beyond.joint import Public, public
-from gaussmark_lib.experiments.pairs import Pairs, means, ratio, written
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench.pairs import Pairs, means, ratio, written
 
 OWN, FORGED, SCRUBBED = "the key's own", "forged", "scrubbed"
 MEASURED, LAW, PLAIN_LAW = "measured", "the law with κ", "the plain law"

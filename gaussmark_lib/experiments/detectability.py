@@ -16,11 +16,11 @@ from scipy.stats import norm
 from sklearn.metrics import roc_curve
 
 from gaussmark_lib import gradients, likelihood, models, stats
-from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs, under_own_keys
 from gaussmark_lib.perturb import Watermark
-from gaussmark_lib.plots import style
-from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs, under_own_keys
+from gaussmark_lib.workbench.plots import style
+from gaussmark_lib.workbench.plots.panels import panels
 
 LEVELS = (0.05, 0.01)
 BINS = 6  # of tokens, by entropy
@@ -66,16 +66,6 @@ def areas(table: pd.DataFrame) -> pd.DataFrame:
 def auc(psi: pd.DataFrame) -> float:
     """The chance that a marked text's ψ exceeds a plain one's, of any two."""
     return np.greater.outer(psi[OWN].to_numpy(), psi[PLAIN].to_numpy()).mean()
-
-
-def exponent(plain: pd.DataFrame) -> stats.Estimate:
-    """The power a of the length T in ‖G‖ ∝ T^a: mean over texts of the slope of log ‖G‖ against
-    log T.
-    """
-    logs = np.log(plain[["n_tokens", "grad_norm"]]).groupby(plain["text"])
-    return stats.interval(
-        [np.polyfit(*rows.to_numpy().T, 1)[0] for _, rows in logs if len(rows) > 1]
-    )
 
 
 def norm_per_token(plain: pd.DataFrame) -> float:

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from gaussmark_lib import evidence, files, generate, models, perturb, score, stats
-from gaussmark_lib.experiments.pairs import OWN, Pairs, demonstration_keys, under_own_keys
-from gaussmark_lib.plots import show, style
-from gaussmark_lib.runs import folder
+from gaussmark_lib.workbench.pairs import OWN, Pairs, demonstration_keys, under_own_keys
+from gaussmark_lib.workbench.plots import show, style
+from gaussmark_lib.workbench.runs import folder
 
 LETTERS = "ABCDEF"
 MEASURED, PREDICTED = "measured", "predicted"

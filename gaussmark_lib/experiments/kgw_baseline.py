@@ -20,16 +20,17 @@ from numpy.typing import ArrayLike
 from scipy.stats import binom, norm
 from transformers import PreTrainedModel
 
-from gaussmark_lib import likelihood, models, record, stats
+from gaussmark_lib import likelihood, models, stats
 from gaussmark_lib.beyond.schemes import GaussMark, GumbelMax, SynthID
 from gaussmark_lib.experiments import robustness
 from gaussmark_lib.experiments.one_key_in_production import Human
-from gaussmark_lib.experiments.pairs import Pairs, means, shares
 from gaussmark_lib.kgw import KGW, exact_tail, z_score
 from gaussmark_lib.perturb import Key, Watermark, watermarked
-from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench import record
+from gaussmark_lib.workbench.pairs import Pairs, means, shares
+from gaussmark_lib.workbench.plots.panels import panels
 
 LEVELS = (1e-2, 1e-6)
 CONTROL = "plain, drawn again"

@@ -18,25 +18,14 @@ from matplotlib.figure import Figure
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, gradients, likelihood, models, stats
-from gaussmark_lib.experiments.pairs import Pairs, means, under_own_keys
 from gaussmark_lib.perturb import Watermark, watermarked
-from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.weights import block
+from gaussmark_lib.workbench.pairs import Pairs, means, under_own_keys
+from gaussmark_lib.workbench.plots import style
 
 LINEAR = 4.0  # the predicted ψ up to which a cell counts as linear, chosen beforehand
 DIFFERENT, EQUAL, OPEN = "different", "equal within the margin", "n too small to say"
-
-
-def some_weights(model: PreTrainedModel, n: int | None) -> list[str]:
-    """n of the MLP matrices, evenly spread from the first block to the last; None for all. Where no
-    name says ``mlp``, the matrices in blocks that are not of the attention.
-    """
-    names = [name for name in models.watermarkable(model) if _block(name)]
-    mlp = [name for name in names if ".mlp." in name]
-    names = mlp or [name for name in names if "attn" not in name and "attention" not in name]
-    names = names or models.watermarkable(model)
-    chosen = np.linspace(0, len(names) - 1, min(n or len(names), len(names)))
-    return [names[round(i)] for i in chosen]
 
 
 def one_per_kind(weights: Sequence[str]) -> list[str]:
@@ -55,10 +44,6 @@ def output_head(model: PreTrainedModel) -> list[str]:
     ]
 
 
-def _block(weight: str) -> str | None:
-    return next((part for part in weight.split(".") if part.isdigit()), None)
-
-
 def matrix_kind(weight: str) -> str:
     """``down_proj`` for ``model.layers.4.mlp.down_proj.weight``."""
     return weight.removesuffix(".weight").split(".")[-1]
@@ -69,7 +54,7 @@ def short(weight: str) -> str:
     >>> short("model.layers.4.mlp.down_proj.weight"), short("lm_head.weight")
     ('4.down_proj', 'lm_head')
     """
-    return ".".join(filter(None, (_block(weight), matrix_kind(weight))))
+    return ".".join(filter(None, (block(weight), matrix_kind(weight))))
 
 
 def norms(

@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from scipy.stats import binom, multivariate_normal, norm
 
 from gaussmark_lib import generate, models, perturb, score, stats, texts, tokens
-from gaussmark_lib.experiments.pairs import passages
 from gaussmark_lib.gradients import of_pairs
-from gaussmark_lib.plots import style
+from gaussmark_lib.workbench.pairs import passages
+from gaussmark_lib.workbench.plots import style
 
 OWN, RANDOM = "model samples", "random tokens"
 AT_THETA, AT_MOVED = "θ", "θ + ξ"

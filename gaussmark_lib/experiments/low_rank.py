@@ -23,12 +23,12 @@ from transformers import PreTrainedModel
 from gaussmark_lib import generate, models, rank_reduce, score, stats
 from gaussmark_lib.beyond.schemes import GaussMark
 from gaussmark_lib.experiments import quality
-from gaussmark_lib.experiments.pairs import Pairs, ratio
 from gaussmark_lib.experiments.robustness import UNEDITED
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.plots import intervals, style
-from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Pair, Texts
+from gaussmark_lib.workbench.pairs import Pairs, ratio
+from gaussmark_lib.workbench.plots import intervals, style
+from gaussmark_lib.workbench.plots.panels import panels
 
 VANILLA = "GaussMark"
 RIGHT, DIVIDED, FORGOTTEN = "P on both", "divided by σ‖G‖", "P forgotten in the test"

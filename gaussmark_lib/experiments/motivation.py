@@ -23,9 +23,9 @@ from gaussmark_lib import (
     stats,
 )
 from gaussmark_lib.engine import arithmetic
-from gaussmark_lib.experiments.pairs import OWN, PLAIN, WRONG, Pairs, scored
-from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench.pairs import OWN, PLAIN, WRONG, Pairs, scored
+from gaussmark_lib.workbench.plots import style
 
 STRENGTH, PRICE = "mean ψ", "price, nats per text"
 

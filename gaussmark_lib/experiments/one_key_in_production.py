@@ -24,10 +24,10 @@ from gaussmark_lib import generate, models, perturb, score, stats, texts
 from gaussmark_lib.beyond import joint
 from gaussmark_lib.engine import corpus
 from gaussmark_lib.errors import InvalidTextError
-from gaussmark_lib.experiments.pairs import means
 from gaussmark_lib.experiments.whose_text import gradients
 from gaussmark_lib.gradients import TextGradient
-from gaussmark_lib.plots import style
+from gaussmark_lib.workbench.pairs import means
+from gaussmark_lib.workbench.plots import style
 
 # Kinds of human text beside those of ``texts``: (packages, ending of the files).
 FILES = {

@@ -22,18 +22,19 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gaussmark_lib import generate, likelihood, models, perturb, record, stats, texts
+from gaussmark_lib import generate, likelihood, models, perturb, stats, texts
 from gaussmark_lib.beyond import schemes
 from gaussmark_lib.beyond.schemes import GaussMark
-from gaussmark_lib.experiments.begin import solved
-from gaussmark_lib.experiments.pairs import Pairs, under_own_keys
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.plots.panels import panels
-from gaussmark_lib.quality import compare, harness, tasks, text_measures
-from gaussmark_lib.quality import judge as judges
-from gaussmark_lib.quality.compare import CONTROL, GAUSSMARK, STRONG
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench import record
+from gaussmark_lib.workbench.begin import solved
+from gaussmark_lib.workbench.pairs import Pairs, under_own_keys
+from gaussmark_lib.workbench.plots.panels import panels
+from gaussmark_lib.workbench.quality import compare, harness, tasks, text_measures
+from gaussmark_lib.workbench.quality import judge as judges
+from gaussmark_lib.workbench.quality.compare import CONTROL, GAUSSMARK, STRONG
 
 
 def contenders(

@@ -20,16 +20,20 @@ import torch
 from matplotlib.figure import Figure
 from scipy.stats import binom
 
-from gaussmark_lib import corrupt, models, record, score, stats
+from gaussmark_lib import corrupt, models, score, stats
 from gaussmark_lib.beyond import schemes
 from gaussmark_lib.beyond.schemes import GaussMark
 from gaussmark_lib.corrupt import Change
-from gaussmark_lib.experiments.begin import solved
-from gaussmark_lib.experiments.pairs import Pairs, ratio, shares
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench import (
+    record,
+    rewrite,  # noqa: F401 - registers edits that need a model
+)
+from gaussmark_lib.workbench.begin import solved
+from gaussmark_lib.workbench.pairs import Pairs, ratio, shares
+from gaussmark_lib.workbench.plots.panels import panels
 
 UNEDITED, LOST = "unedited", "predicted"
 PARTS = {"signal": "signal ⟨ξ, G⟩/σ", "norm": "norm ‖G‖", "psi": "ψ"}

@@ -30,10 +30,10 @@ from gaussmark_lib.beyond.schemes import GaussMark, OutputBiases, biases
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.experiments.layer_sigma_sweep import matrix_kind
-from gaussmark_lib.experiments.pairs import OWN, WRONG, Pairs
 from gaussmark_lib.experiments.robustness import UNEDITED, unedited
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Ids, Texts
+from gaussmark_lib.workbench.pairs import OWN, WRONG, Pairs
 
 TESTS = PAPERS, SHARPER, BOTH = "the paper's ψ", "the sharper ψ", "the larger of both"
 BIASES = "the output biases"

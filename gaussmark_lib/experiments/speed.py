@@ -31,8 +31,8 @@ from transformers import PreTrainedModel
 from gaussmark_lib import generate, models, perturb, stats, tokens
 from gaussmark_lib.engine import arithmetic
 from gaussmark_lib.perturb import Key
-from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench.plots.panels import panels
 
 
 def alternating(tasks: Mapping[str, Callable[[], object]], repeats: int = 5) -> pd.DataFrame:

@@ -21,8 +21,8 @@ from gaussmark_lib.beyond.attacks import learning
 from gaussmark_lib.experiments.one_key_in_production import TAU, Human, units
 from gaussmark_lib.experiments.whose_text import gradients
 from gaussmark_lib.gradients import TextGradient
-from gaussmark_lib.plots import style
-from gaussmark_lib.plots.panels import panels
+from gaussmark_lib.workbench.plots import style
+from gaussmark_lib.workbench.plots.panels import panels
 
 SHARE = 0.1  # π, the share of marked texts that the evidence bets on
 BET, KNOWN, NAIVE = (

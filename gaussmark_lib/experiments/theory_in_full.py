@@ -11,11 +11,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
-from gaussmark_lib import record, stats
+from gaussmark_lib import stats
 from gaussmark_lib.beyond.toys import bounds, closed_forms, softmax
 from gaussmark_lib.beyond.toys.softmax import Keys, LinearSoftmax
-from gaussmark_lib.plots import style
-from gaussmark_lib.plots.panels import panels
+from gaussmark_lib.workbench import record
+from gaussmark_lib.workbench.plots import style
+from gaussmark_lib.workbench.plots.panels import panels
 
 SIMULATED, EXACT = "simulated", "exact"
 FIGURES = {  # arguments of ``panels``

@@ -22,10 +22,11 @@ from gaussmark_lib.beyond.token_level import gradients as token_gradients
 from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.beyond.token_level import quantiles
 from gaussmark_lib.corrupt import Change
-from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs, means, shares
 from gaussmark_lib.perturb import Watermark
-from gaussmark_lib.plots.panels import panels
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench import rewrite  # noqa: F401 - registers edits that need a model
+from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs, means, shares
+from gaussmark_lib.workbench.plots.panels import panels
 
 ONE, HITS, SUM = "one key", "token keys, hits", "token keys, sum"
 UNEDITED, SHIFTED = "unedited", "middle token deleted"

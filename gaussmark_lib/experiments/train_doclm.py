@@ -8,8 +8,8 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib.doclm import train
-from gaussmark_lib.plots import style
+from gaussmark_lib.workbench.doclm import train
+from gaussmark_lib.workbench.plots import style
 
 
 def by_page(

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from gaussmark_lib import generate, models, perturb, score, stats
 from gaussmark_lib.beyond import tracing
 from gaussmark_lib.beyond.tracing import attribution
-from gaussmark_lib.experiments.pairs import means
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.perturb import Watermark
-from gaussmark_lib.plots import style
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench.pairs import means
+from gaussmark_lib.workbench.plots import style
 
 Pair = tuple[list[int], list[int]]
 

@@ -16,9 +16,10 @@ import jinja2
 import nbformat
 
 import gaussmark_lib
-from gaussmark_lib import files, words
-from gaussmark_lib.runs import folder
-from gaussmark_lib.sweeps.tour import mathml, verdicts
+from gaussmark_lib import files
+from gaussmark_lib.workbench import words
+from gaussmark_lib.workbench.runs import folder
+from gaussmark_lib.workbench.sweeps.tour import mathml, verdicts
 
 project = html_title = "GaussMark workbench"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from gaussmark_lib import files
 from gaussmark_lib.files import ROOT
-from gaussmark_lib.runs.parameters import yaml
+from gaussmark_lib.workbench.runs.parameters import yaml
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DECLARED = [Requirement(text) for text in PROJECT["dependencies"]]

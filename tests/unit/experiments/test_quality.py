@@ -14,7 +14,7 @@ import tiny_models
 from gaussmark_lib import likelihood, perturb, stats
 from gaussmark_lib.experiments import quality
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.quality import compare, judge
+from gaussmark_lib.workbench.quality import compare, judge
 
 LM = tiny_lm.build()
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
