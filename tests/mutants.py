@@ -23,12 +23,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-LIBRARY = ROOT / "gaussmark_lib"
 COPIED, LINKED = (
-    ["gaussmark_lib", "tests", "pyproject.toml"],
+    ["gaussmark_lib", "notebooks", "tests", "pyproject.toml"],
     [
         "data",
-        "notebooks",
         "papermill_runs",
         "Makefile",
     ],
@@ -89,6 +87,14 @@ class Mutant(NamedTuple):
     fault: str
     old: str
     new: str
+
+    @property
+    def path(self) -> str:
+        """The file's place in a checkout."""
+        room, name = os.path.split(self.file)
+        if room == "experiments":
+            return f"notebooks/gaussmark_experiments/{name}"
+        return f"gaussmark_lib/{self.file}"
 
     @property
     def tests(self) -> list[str]:
@@ -941,7 +947,7 @@ def main(words: Sequence[str]) -> int:
         mutant for mutant in MUTANTS if not words or any(word in mutant.file for word in words)
     ]
     for mutant in chosen:
-        mutant.applied((LIBRARY / mutant.file).read_text(encoding="utf-8"))  # before any test runs
+        mutant.applied((ROOT / mutant.path).read_text(encoding="utf-8"))  # before any test runs
     with (
         tempfile.TemporaryDirectory(prefix="mutants-") as folder,
         ThreadPoolExecutor(AT_ONCE) as pool,
@@ -989,10 +995,10 @@ def _outcome(mutant: Mutant, folder: Path) -> str:
     for name in LINKED:
         (place / name).symlink_to(ROOT / name)
     if mutant.old:
-        file = place / "gaussmark_lib" / mutant.file
+        file = place / mutant.path
         file.write_text(mutant.applied(file.read_text(encoding="utf-8")), encoding="utf-8")
     environment = os.environ | {
-        "PYTHONPATH": str(place),
+        "PYTHONPATH": os.pathsep.join([str(place), str(place / "notebooks")]),
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

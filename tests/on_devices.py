@@ -10,6 +10,8 @@ import pytest
 import tiny_models
 from transformers import PreTrainedModel
 
+from gaussmark_experiments import level_check, low_rank
+from gaussmark_experiments import one_key_in_production as production
 from gaussmark_lib import (
     divergence,
     evidence,
@@ -23,8 +25,6 @@ from gaussmark_lib import (
 )
 from gaussmark_lib.beyond import joint, schemes, tracing
 from gaussmark_lib.beyond.joint import directions
-from gaussmark_lib.experiments import level_check, low_rank
-from gaussmark_lib.experiments import one_key_in_production as production
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import rewrite
 

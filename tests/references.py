@@ -86,7 +86,8 @@ def stamp(run: folder.Run) -> bool:
 def results(tree: Path, notebook: str, values: dict[str, Any]) -> dict[str, Any]:
     """What a checkout's notebook records with those of the values that it declares."""
     with tempfile.TemporaryDirectory() as root:
-        env = os.environ | {"PYTHONPATH": str(tree), "GAUSSMARK_RUNS": root}
+        path = os.pathsep.join([str(tree), str(tree / "notebooks")])
+        env = os.environ | {"PYTHONPATH": path, "GAUSSMARK_RUNS": root}
         subprocess.run(
             [sys.executable, "-c", ASK, notebook, json.dumps(values)], env=env, cwd=tree, check=True
         )

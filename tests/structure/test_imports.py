@@ -7,7 +7,7 @@ import re
 import pytest
 from importlinter.cli import lint_imports
 
-from gaussmark_lib.files import ROOT
+from gaussmark_lib.files import EXPERIMENTS, ROOT
 
 PLAIN = re.compile(r"\braise (ValueError|TypeError|Exception|AssertionError)\b")
 
@@ -35,5 +35,5 @@ def test_a_broken_contract_is_noticed(tmp_path, monkeypatch, capsys):
 
 
 def test_the_library_raises_its_own_errors():
-    files = (ROOT / "gaussmark_lib").rglob("*.py")
+    files = [*(ROOT / "gaussmark_lib").rglob("*.py"), *EXPERIMENTS.rglob("*.py")]
     assert [path for path in files if PLAIN.search(path.read_text(encoding="utf-8"))] == []

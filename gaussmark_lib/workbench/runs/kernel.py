@@ -158,7 +158,7 @@ def _may_fork(source: str) -> bool:
     """Whether a notebook with this source is likely to import torch, and may be a fork here."""
     return (
         sys.platform == "linux"  # elsewhere, forks are not safe after such imports
-        and bool(re.search(r"\b(torch|gaussmark_lib)\b", source))
+        and bool(re.search(r"\b(torch|gaussmark_lib|gaussmark_experiments)\b", source))
         and not multiprocessing.current_process().daemon  # which may have no children
     )
 

@@ -4,8 +4,8 @@ share.
     id    = SHA-256 over (cells' sources, all parameter values, the code that the cells use, the
             files and folders that parameters in ``parameters.PATHS`` name), 12 digits
     code  = SHA-256 over the code of all modules that the cells import, directly or not, of the
-            library (but those in ``OUTSIDE``) and beside the notebook; over the files of the
-            embedded model; and, where the corpus is read, over its packages' versions
+            library (but those in ``OUTSIDE``), of the experiments and beside the notebook; over the
+            files of the embedded model; and, where the corpus is read, over its packages' versions
 
 Everything that could change the answer is in the id; outputs, the machine and the time are part of
 the answer. A changed formula discards the records of the notebooks that use it, and of no others; a
@@ -35,6 +35,7 @@ from gaussmark_lib.workbench.runs.parameters import Parameter
 INJECTED = "injected-parameters"  # papermill's tag of what it puts into the notebook that it runs
 
 PACKAGE = files.ROOT / "gaussmark_lib"
+EXPERIMENTS = files.EXPERIMENTS
 MODEL = files.DATA / "doclm"
 # rooms and modules that show, call or keep an answer, and compute nothing of it
 OUTSIDE = re.compile(
@@ -297,12 +298,13 @@ class _Bare(ast.NodeTransformer):
 
 
 def _imported(tree: ast.Module | None, folder: Path) -> set[str]:
-    """The modules of the library, and of ``folder``, that a piece of Python imports, each with the
-    packages that it lies in. Without a syntax tree, the whole library.
+    """The modules of the library, of the experiments and of ``folder`` that a piece of Python
+    imports, each with the packages that it lies in. Without a syntax tree, all of both.
     """
     names = set()
     if tree is None:
-        paths = (path.relative_to(PACKAGE.parent) for path in PACKAGE.rglob("*.py"))
+        packages = (PACKAGE, EXPERIMENTS)
+        paths = (path.relative_to(top.parent) for top in packages for path in top.rglob("*.py"))
         names = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths}
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Import):
@@ -324,7 +326,8 @@ def _tree(source: str) -> ast.Module | None:
 
 def _file(name: str, folder: Path) -> Path:
     first, *rest = name.split(".")
-    path = (PACKAGE if first == PACKAGE.name else folder / first).joinpath(*rest)
+    tops = {PACKAGE.name: PACKAGE, EXPERIMENTS.name: EXPERIMENTS}
+    path = tops.get(first, folder / first).joinpath(*rest)
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 

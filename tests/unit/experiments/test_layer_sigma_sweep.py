@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 import tiny_models
 
+from gaussmark_experiments import layer_sigma_sweep
 from gaussmark_lib import generate, gradients, likelihood, perturb, score, stats
-from gaussmark_lib.experiments import layer_sigma_sweep
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import pairs
 

@@ -11,8 +11,8 @@ import pytest
 import tiny_lm
 import tiny_models
 
+from gaussmark_experiments import quality
 from gaussmark_lib import likelihood, perturb, stats
-from gaussmark_lib.experiments import quality
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench.quality import compare, judge
 

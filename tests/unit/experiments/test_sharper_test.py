@@ -10,9 +10,9 @@ import torch
 from scipy.special import logsumexp
 from scipy.stats import binom
 
+from gaussmark_experiments import sharper_test
 from gaussmark_lib import corrupt, divergence, generate, gradients, likelihood, perturb, score
 from gaussmark_lib.beyond import channel
-from gaussmark_lib.experiments import sharper_test
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench.pairs import OWN, WRONG, Pairs
 

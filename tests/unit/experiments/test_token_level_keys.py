@@ -6,10 +6,10 @@ import pytest
 import tiny_lm
 from scipy.stats import binom, norm
 
+from gaussmark_experiments import token_level_keys as experiment
+from gaussmark_experiments.token_level_keys import HITS, ONE, SHIFTED, UNEDITED
 from gaussmark_lib import generate, score
 from gaussmark_lib.beyond.token_level import keys as token_keys
-from gaussmark_lib.experiments import token_level_keys as experiment
-from gaussmark_lib.experiments.token_level_keys import HITS, ONE, SHIFTED, UNEDITED
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs
 

@@ -4,7 +4,7 @@ import lzma
 
 import tiny_lm
 
-from gaussmark_lib.experiments import train_doclm
+from gaussmark_experiments import train_doclm
 from gaussmark_lib.workbench.doclm import train
 
 LM = tiny_lm.build()

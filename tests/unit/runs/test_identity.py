@@ -33,17 +33,16 @@ FILES = {
     "rooms/one": "",
     "rooms/two": "def later():\n    from gaussmark_lib.rooms.one import thing",
 }
+EXPERIMENTS = {
+    "__init__": "",
+    "robustness": "from gaussmark_experiments.quality import x",
+    "quality": "from gaussmark_lib import normal",
+}
+OURS = ("gaussmark_lib", "gaussmark_experiments")
 PLAYGROUND = {"workbench", "workbench.widgets.playground"}
-ALL = {
-    "score",
-    "normal",
-    "keys",
-    "unused",
-    "circle",
-    "rooms",
-    "rooms.one",
-    "rooms.two",
-} | PLAYGROUND
+TRIED = {f"gaussmark_experiments{name}" for name in ("", ".robustness", ".quality")}
+MODULES = {"score", "normal", "keys", "unused", "circle", "rooms", "rooms.one", "rooms.two"}
+ALL = MODULES | PLAYGROUND | TRIED
 NOTEBOOK = [
     "%matplotlib inline\nfrom gaussmark_lib import score",
     "from gaussmark_lib.workbench import record\nimport helper",
@@ -55,10 +54,14 @@ def library(tmp_path, monkeypatch) -> Path:
     """A library of a few modules, the embedded model's folder, and a module beside the notebook."""
     for name, source in FILES.items():
         _write(tmp_path / "gaussmark_lib" / f"{name}.py", source)
+    tried = tmp_path / "notebooks" / "gaussmark_experiments"
+    for name, source in EXPERIMENTS.items():
+        _write(tried / f"{name}.py", source)
     _write(tmp_path / "data/doclm/model.safetensors", "weights")
     _write(tmp_path / "helper.py", "from inner.deep import x\nimport json")
     _write(tmp_path / "inner/deep.py", "from gaussmark_lib.workbench.plots import bars")
     monkeypatch.setattr(notebooks, "PACKAGE", tmp_path / "gaussmark_lib")
+    monkeypatch.setattr(notebooks, "EXPERIMENTS", tried)
     monkeypatch.setattr(notebooks, "MODEL", tmp_path / "data" / "doclm")
     return tmp_path
 
@@ -85,6 +88,7 @@ def _write(path: Path, content: str) -> None:
         ("from gaussmark_lib.workbench.widgets import Panel, panel", {"workbench"}),
         ("from gaussmark_lib.workbench.widgets import playground", PLAYGROUND | {"normal"}),
         ("from gaussmark_lib.rooms import two", {"rooms", "rooms.one", "rooms.two"}),
+        ("from gaussmark_experiments import robustness", TRIED | {"normal"}),
         ("# from gaussmark_lib import score\n'from gaussmark_lib import score'", set()),
         ("!ls\n%timeit x\nfrom gaussmark_lib import normal", {"normal"}),
         ("files = !ls", ALL),
@@ -179,15 +183,13 @@ def test_what_cannot_be_read_is_refused(tmp_path, monkeypatch):
 
 
 def test_the_closure_has_every_module_that_a_loaded_one_takes_something_from():
-    importlib.import_module("gaussmark_lib.experiments.kgw_baseline")
+    importlib.import_module("gaussmark_experiments.kgw_baseline")
     folder = notebooks.PACKAGE.parent
     for name, module in list(sys.modules.items()):
-        if not name.startswith("gaussmark_lib") or notebooks.OUTSIDE.match(name):
+        if not name.startswith(OURS) or notebooks.OUTSIDE.match(name):
             continue
         homes = {str(getattr(value, "__module__", None)) for value in vars(module).values()}
-        used = {
-            n for n in homes if n.startswith("gaussmark_lib") and not notebooks.OUTSIDE.match(n)
-        }
+        used = {n for n in homes if n.startswith(OURS) and not notebooks.OUTSIDE.match(n)}
         assert used <= notebooks._closure({name}, folder).keys(), name
     assert notebooks.CORPUS in notebooks._closure({"gaussmark_lib.texts"}, folder)
 

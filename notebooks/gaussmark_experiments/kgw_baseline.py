@@ -20,10 +20,10 @@ from numpy.typing import ArrayLike
 from scipy.stats import binom, norm
 from transformers import PreTrainedModel
 
+from gaussmark_experiments import robustness
+from gaussmark_experiments.one_key_in_production import Human
 from gaussmark_lib import likelihood, models, stats
 from gaussmark_lib.beyond.schemes import GaussMark, GumbelMax, SynthID
-from gaussmark_lib.experiments import robustness
-from gaussmark_lib.experiments.one_key_in_production import Human
 from gaussmark_lib.kgw import KGW, exact_tail, z_score
 from gaussmark_lib.perturb import Key, Watermark, watermarked
 from gaussmark_lib.scheme import Scheme

@@ -23,14 +23,14 @@ from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gaussmark_experiments.layer_sigma_sweep import matrix_kind
+from gaussmark_experiments.robustness import UNEDITED, unedited
 from gaussmark_lib import divergence, generate, gradients, likelihood, models, perturb, score, stats
 from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.attacks import learning
 from gaussmark_lib.beyond.schemes import GaussMark, OutputBiases, biases
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.engine.blocks import in_lists
-from gaussmark_lib.experiments.layer_sigma_sweep import matrix_kind
-from gaussmark_lib.experiments.robustness import UNEDITED, unedited
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Ids, Texts
 from gaussmark_lib.workbench.pairs import OWN, WRONG, Pairs

@@ -29,10 +29,10 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
+from gaussmark_experiments.kgw_baseline import continued, stock_generate
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats
 from gaussmark_lib.beyond.release import attacks, provenance
 from gaussmark_lib.beyond.schemes import GaussMark
-from gaussmark_lib.experiments.kgw_baseline import continued, stock_generate
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench import pairs as several

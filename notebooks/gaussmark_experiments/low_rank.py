@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 from transformers import PreTrainedModel
 
+from gaussmark_experiments import quality
+from gaussmark_experiments.robustness import UNEDITED
 from gaussmark_lib import generate, models, rank_reduce, score, stats
 from gaussmark_lib.beyond.schemes import GaussMark
-from gaussmark_lib.experiments import quality
-from gaussmark_lib.experiments.robustness import UNEDITED
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.workbench.pairs import Pairs, ratio

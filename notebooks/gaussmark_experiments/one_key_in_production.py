@@ -20,11 +20,11 @@ from matplotlib.figure import Figure
 from scipy.stats import chi2, multivariate_normal, norm
 from torch import Tensor
 
+from gaussmark_experiments.whose_text import gradients
 from gaussmark_lib import generate, models, perturb, score, stats, texts
 from gaussmark_lib.beyond import joint
 from gaussmark_lib.engine import corpus
 from gaussmark_lib.errors import InvalidTextError
-from gaussmark_lib.experiments.whose_text import gradients
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.workbench.pairs import means
 from gaussmark_lib.workbench.plots import style

@@ -15,11 +15,11 @@ from jaxtyping import Bool, Float
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from gaussmark_experiments.one_key_in_production import TAU, Human, units
+from gaussmark_experiments.whose_text import gradients
 from gaussmark_lib import generate, models, perturb, score, stats
 from gaussmark_lib.beyond import joint
 from gaussmark_lib.beyond.attacks import learning
-from gaussmark_lib.experiments.one_key_in_production import TAU, Human, units
-from gaussmark_lib.experiments.whose_text import gradients
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
