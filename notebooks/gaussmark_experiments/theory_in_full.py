@@ -1,7 +1,7 @@
 """Tables of 16_theory_in_full, for ``panels``: one row per point, with the columns ``curve`` (what
 is drawn), ``value``, and for simulations ``low, high``, a 95% interval.
 
-The models are those of the room ``toys``.
+The models are those of ``beyond.toys``.
 """
 
 from collections.abc import Mapping, Sequence

@@ -7,10 +7,16 @@ the key is looked at,
 
     (ψ_1, …, ψ_n) ~ N(0, K),   K_ij = ⟨u_i, u_j⟩
 
-``directions``: the u_i as they are kept, and their inner products; ``law``: what K gives, the
-innovations and the chance of any false alarm in a batch; ``memory``: what is kept of a stream;
-``state``: the memory as a file; ``stream``: a stream of texts under one key; ``public``: the rule
-by which strangers are answered, and its state.
+==============  ==================================================================================
+``directions``  the u_i as they are kept, and their inner products
+``law``         what K gives: innovations, the chance of any false alarm in a batch
+``memory``      what is kept of a stream
+``state``       the memory as a file
+``stream``      a stream of texts under one key
+``public``      the rule by which untrusted users are answered, and its state
+==============  ==================================================================================
+
+A new test of many texts is a file here that takes ``directions`` and the law, not texts.
 """
 
 from gaussmark_lib.beyond.joint.law import family

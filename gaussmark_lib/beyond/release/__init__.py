@@ -6,4 +6,6 @@
 ``requantised`` a GGUF file in another quantisation
 ``attacks``     rounding, pruning, merging, fine-tuning, and attackers who know the scheme
 ==============  ==========================================================================
+
+A new attack is a function of ``attacks`` from weights to weights; notebook 14 measures it.
 """

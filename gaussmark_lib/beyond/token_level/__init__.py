@@ -6,4 +6,6 @@
 ``divergence``       what token-level keys cost, in nats
 ``quantiles``        the test of Algorithm 4, its exact level and its proved bounds
 ===================  ==============================================================
+
+The scheme ``schemes.TokenKeys`` is made of these; a new test of the Γ_k belongs in ``quantiles``.
 """

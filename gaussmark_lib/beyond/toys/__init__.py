@@ -9,7 +9,8 @@ checked by summation (16_theory_in_full).
                  otherwise than their proofs give them
 ================ =================================================================================
 
-Everything here is float64 NumPy. The paper's symbols → our names: ξ → ``noise`` (one row per key),
+Everything here is float64 NumPy, and imports only ``stats``. A new model is a file with exact sums
+to compare a simulation with. The paper's symbols → our names: ξ → ``noise`` (one row per key),
 ξ/σ → ``unit_noise``, y → an outcome (one column each), ∇ log p_θ(y) → ``gradients``, α → ``level``,
 τ_α → ``threshold(level)``, β → a miss probability, 1 − β → ``power``.
 """

@@ -11,6 +11,8 @@ do not depend on the key are jointly Gaussian, with a covariance that needs no k
 ``versions``     one text in several versions: exact for the largest ψ of them
 ``spans``        the span of a long text that leans most to a key, exact over all spans
 ===============  ============================================================
+
+A new reading is a file here that is exact over the draw of the keys, and exported below.
 """
 
 from gaussmark_lib.beyond.tracing.attribution import attribute, capacity, family_p, share_right

@@ -13,6 +13,9 @@ until they are needed.
 ``inputs``     what the commands are given: shared options, texts and prompts
 ``answers``    what they say: exit codes, sentences, tables, answers to many texts
 ============== ==================================================================
+
+A new command is a function of one of the first files, registered below, with its test in
+``tests/unit/cli``. Nothing imports the command line.
 """
 
 import os

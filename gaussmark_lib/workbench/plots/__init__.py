@@ -1,5 +1,4 @@
-"""The figures: one file a notebook, with the notebook's name; each function takes tables and a
-caption, and returns a figure.
+"""What all figures are made of; each function takes tables and a caption, and returns a figure.
 
 =================  ================================================================================
 ``style``          colours, line styles, captions, and the axes that several figures share
@@ -7,8 +6,8 @@ caption, and returns a figure.
                    or from ``stats.Estimate``
 ``panels``         most figures: a table's estimates as lines or points, in panels
 ``show``           text that a notebook shows to people
-all others         a notebook's figures
 =================  ================================================================================
 
-Nothing here computes a result, and nothing needs a model.
+Nothing here computes a result, and nothing needs a model. A figure that only one notebook draws is
+a function of that notebook's experiment.
 """

@@ -10,4 +10,6 @@ model quality and its appendix).
 ``compare``        all of these as changes from the base model, with intervals, a negative and a
                    positive control; McNemar's exact test and its power
 =================  =============================================================================
+
+A new measure is a file here that gives one number per item, and a line in notebook 05's experiment.
 """

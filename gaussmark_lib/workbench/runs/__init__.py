@@ -15,6 +15,8 @@ answered from it. If two processes ask the same question, both run it, and the f
 ``death``       why that process died, in words
 ``folder``      the run itself, and the record that it leaves
 ==============  ==========================================================================
+
+A new preset is a YAML file in ``papermill_runs/presets``; nothing here knows a notebook by name.
 """
 
 from gaussmark_lib.workbench.record import headline, record, save_figure, save_table

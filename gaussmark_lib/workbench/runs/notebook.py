@@ -25,6 +25,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
+import gaussmark_lib
 from gaussmark_lib import files
 from gaussmark_lib.engine import corpus, packages
 from gaussmark_lib.errors import GaussMarkError, ParameterError, shown
@@ -37,7 +38,7 @@ INJECTED = "injected-parameters"  # papermill's tag of what it puts into the not
 PACKAGE = files.ROOT / "gaussmark_lib"
 EXPERIMENTS = files.EXPERIMENTS
 MODEL = files.DATA / "doclm"
-# rooms and modules that show, call or keep an answer, and compute nothing of it
+# packages and modules that show, call or keep an answer, and compute nothing of it
 OUTSIDE = re.compile(
     r"gaussmark_lib\.workbench\.(plots|widgets(?!\.playground)|cli|runs|record|sweeps)\b"
 )
@@ -303,14 +304,17 @@ def _imported(tree: ast.Module | None, folder: Path) -> set[str]:
     """
     names = set()
     if tree is None:
-        packages = (PACKAGE, EXPERIMENTS)
-        paths = (path.relative_to(top.parent) for top in packages for path in top.rglob("*.py"))
+        tops = (PACKAGE, EXPERIMENTS)
+        paths = (path.relative_to(top.parent) for top in tops for path in top.rglob("*.py"))
         names = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths}
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    for name, home in gaussmark_lib.HOMES.items():
+        if names & {PACKAGE.name, f"{PACKAGE.name}.{name}"}:  # gaussmark_lib.load is models.load
+            names.add(f"{PACKAGE.name}.{home}")
     packages = (accumulate(name.split("."), "{}.{}".format) for name in names)
     return {name for name in chain(*packages) if _file(name, folder).is_file()}
 

@@ -18,6 +18,8 @@ where the id is a hash of its runs' ids.
 ``tables``      the tables of a sweep, made of its records alone
 ``tour``        all numbered notebooks with their defaults, and one page about them
 ==============  ==========================================================================
+
+A new place to run on is a branch of ``jobs.executor``.
 """
 
 import hashlib
