@@ -19,7 +19,7 @@
 ``after_release``          14: what attacks on weights leave, foretold, and its price; serving
 ``against_the_key``        15: what an attacker learns, forges, scrubs, asks and averages
 ``theory_in_full``         16: simulation beside the exact value, in the models of ``beyond.toys``
-``sharper_test``           17: a test that survives edits, and what its direction can reach
+``sharper_test``           17: which direction detects most, as written and after edits
 ``streams``                18: texts that keep coming, and what an asker gains
 ``train_doclm``            20: how good a trained model is (its training: ``workbench.doclm``)
 =========================  =========================================================================

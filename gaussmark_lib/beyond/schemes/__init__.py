@@ -10,12 +10,15 @@ this folder and its test.
 ==================  ==========================================================================
 """
 
+# first, because schemes are listed in the order in which they are registered
+from gaussmark_lib.kgw import KGW
+from gaussmark_lib.scheme import COLUMNS, Scheme, named, register
+
+# isort: split
 from gaussmark_lib.beyond.schemes.biases import OutputBiases
 from gaussmark_lib.beyond.schemes.gaussmark import GaussMark, TokenKeys
 from gaussmark_lib.beyond.schemes.gumbel import GumbelMax
 from gaussmark_lib.beyond.schemes.synthid import SynthID
-from gaussmark_lib.kgw import KGW
-from gaussmark_lib.scheme import COLUMNS, Scheme, named, register
 
 __all__ = [
     "COLUMNS",
