@@ -5,8 +5,9 @@
 A corruption takes prompts and responses, a strength from 0 to 1 and a seed. It returns new lists:
 the prompts as the detector believes them to be, and the responses that it tests. Strength 0 changes
 nothing. Of T tokens a fraction f is ⌊f·T⌉ tokens, at places drawn *without* replacement: with
-replacement, "50%" would touch 39% of the text. Those that need a model are in ``rewrite``. To add
-one, which the registry's tests and the level tests of every scheme then run over:
+replacement, "50%" would touch 39% of the text. Those that need a model are in
+``workbench.rewrite``, which registers them when it is imported. To add one, which the registry's
+tests and the level tests of every scheme then run over:
 
     @corrupt.register("reverse")
     def reverse(lm, prompts, responses, fraction, seed):
@@ -42,8 +43,6 @@ def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
     the text). Edits ``at the start`` change prompt and response as one text, for a detector that
     does not know where the prompt ends.
     """
-    from gaussmark_lib import rewrite  # noqa: F401  which registers those that need a model
-
     if not isinstance(lm, LM):
         raise InvalidModelError(f"lm: expected an LM, as models.load gives it, got {shown(lm)}")
     return {name: partial(_changed, f, lm) for name, f in corruptions.chosen(names).items()}

@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from gaussmark_lib import channel, gradients, likelihood, perturb, tokens
+from gaussmark_lib import gradients, likelihood, perturb, tokens
+from gaussmark_lib.beyond import channel
 from gaussmark_lib.engine import hooks
 from gaussmark_lib.engine.arithmetic import eager_experts, frozen
 from gaussmark_lib.keys import Key

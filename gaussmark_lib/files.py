@@ -18,6 +18,7 @@ from gaussmark_lib.errors import GaussMarkError, shown
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
+EXPERIMENTS = NOTEBOOKS / "gaussmark_experiments"  # what the notebooks measure and draw, a package
 DATA = ROOT / "data"
 RUNS = ROOT / "papermill_runs"
 PRESETS = RUNS / "presets"

@@ -24,7 +24,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import channel, likelihood, perturb, tokens
+from gaussmark_lib import likelihood, perturb, tokens
+from gaussmark_lib.beyond import channel
 from gaussmark_lib.engine import arithmetic, blocks, hooks
 from gaussmark_lib.engine.terms import Factors, inner, norm, of_text
 from gaussmark_lib.errors import (

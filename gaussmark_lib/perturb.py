@@ -20,7 +20,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib import channel, files, tokens
+from gaussmark_lib import files, tokens
+from gaussmark_lib.beyond import channel
 from gaussmark_lib.engine import gguf_files, gguf_writing
 from gaussmark_lib.engine.arithmetic import carried, rounded_sum
 from gaussmark_lib.engine.checkpoints import digest, loading

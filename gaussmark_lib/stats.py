@@ -144,6 +144,14 @@ def predicted_price(psi: float, n_tokens: int) -> float:
     return float(psi**2 / (2 * n_tokens))
 
 
+def exponent(plain: pd.DataFrame) -> Estimate:
+    """The power a of the length T in ‖G‖ ∝ T^a: mean over texts of the slope of log ‖G‖ against
+    log T.
+    """
+    logs = np.log(plain[["n_tokens", "grad_norm"]]).groupby(plain["text"])
+    return interval([np.polyfit(*rows.to_numpy().T, 1)[0] for _, rows in logs if len(rows) > 1])
+
+
 def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
     """The σ at which σ · median‖G‖ is a wanted ψ.
 

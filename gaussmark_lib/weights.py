@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -169,6 +170,27 @@ class Weight:
 def names(model: PreTrainedModel) -> list[str]:
     """Full names of the matrices that can carry a watermark, in the model's order."""
     return list(_layers(model))
+
+
+def some_weights(model: PreTrainedModel, n: int | None) -> list[str]:
+    """n of the MLP matrices, evenly spread from the first block to the last; None for all. Where no
+    name says ``mlp``, the matrices in blocks that are not of the attention.
+    """
+    in_blocks = [name for name in names(model) if block(name)]
+    mlp = [name for name in in_blocks if ".mlp." in name]
+    others = [name for name in in_blocks if "attn" not in name and "attention" not in name]
+    candidates = mlp or others or names(model)
+    chosen = np.linspace(0, len(candidates) - 1, min(n or len(candidates), len(candidates)))
+    return [candidates[round(i)] for i in chosen]
+
+
+def block(weight: str) -> str | None:
+    """The number of the block that a weight of this name lies in.
+
+    >>> block("model.layers.4.mlp.down_proj.weight")
+    '4'
+    """
+    return next((part for part in weight.split(".") if part.isdigit()), None)
 
 
 def _layers(model: PreTrainedModel) -> dict[str, nn.Module]:

@@ -12,18 +12,8 @@ from typing import Any, NamedTuple
 import tiny_lm
 import torch
 
-from gaussmark_lib import (
-    corrupt,
-    generate,
-    joint,
-    kgw,
-    models,
-    perturb,
-    schemes,
-    score,
-    texts,
-    tracing,
-)
+from gaussmark_lib import corrupt, generate, kgw, models, perturb, score, texts
+from gaussmark_lib.beyond import joint, schemes, tracing
 from gaussmark_lib.keys import Key
 from gaussmark_lib.weights import Watermark
 

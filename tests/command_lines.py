@@ -6,7 +6,7 @@ import io
 import json
 from pathlib import Path
 
-from gaussmark_lib import cli
+from gaussmark_lib.workbench import cli
 
 
 def answer(capsys, *words: str) -> tuple[int, str, str]:

@@ -20,6 +20,10 @@ if (
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it warns after a fork otherwise
 os.environ.pop("GAUSSMARK_RUN_DIR", None)
+ROOT = Path(__file__).resolve().parent.parent
+# kernels and commands read this checkout, whichever is installed
+_checkout = [str(ROOT), str(ROOT / "notebooks"), *filter(None, [os.environ.get("PYTHONPATH")])]
+os.environ["PYTHONPATH"] = os.pathsep.join(_checkout)
 
 
 def _own_folders() -> None:

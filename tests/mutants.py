@@ -11,6 +11,7 @@ tests. Fewer than 95% caught, or unsound tests, exit with 1.
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,12 +23,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-LIBRARY = ROOT / "gaussmark_lib"
 COPIED, LINKED = (
-    ["gaussmark_lib", "tests", "pyproject.toml"],
+    ["gaussmark_lib", "notebooks", "tests", "pyproject.toml"],
     [
         "data",
-        "notebooks",
         "papermill_runs",
         "Makefile",
     ],
@@ -53,29 +52,29 @@ ELSEWHERE = {
     "generate.py": "core/test_kgw.py",
     "keys.py": "core/test_perturb.py",
     "scheme.py": "unit/schemes/test_synthid.py core/test_kgw.py",
-    "rewrite/__init__.py": "unit/rewrite/test_rewrite.py core/test_corrupt.py",
-    "release/suspects.py": "unit/release/test_provenance.py",
-    "experiments/pairs.py": "unit/experiments/test_layer_sigma_sweep.py",
-    "joint/directions.py": "unit/joint/test_memory.py",
-    "joint/memory.py": "unit/joint/test_stream.py",
-    "joint/law.py": "unit/joint/test_batch.py",
-    "token_level/keys.py": "core/test_keys.py",
-    "token_level/gradients.py": "unit/token_level/test_keys.py",
-    "cli/answers.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
-    "cli/batches.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
-    "cli/inputs.py": "unit/cli/test_inputs.py robustness/test_command_line.py",
-    "cli/normalise.py": "unit/cli/test_inputs.py",
+    "workbench/rewrite/__init__.py": "unit/rewrite/test_rewrite.py core/test_corrupt.py",
+    "beyond/release/suspects.py": "unit/release/test_provenance.py",
+    "workbench/pairs.py": "unit/experiments/test_layer_sigma_sweep.py",
+    "beyond/joint/directions.py": "unit/joint/test_memory.py",
+    "beyond/joint/memory.py": "unit/joint/test_stream.py",
+    "beyond/joint/law.py": "unit/joint/test_batch.py",
+    "beyond/token_level/keys.py": "core/test_keys.py",
+    "beyond/token_level/gradients.py": "unit/token_level/test_keys.py",
+    "workbench/cli/answers.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
+    "workbench/cli/batches.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
+    "workbench/cli/inputs.py": "unit/cli/test_inputs.py robustness/test_command_line.py",
+    "workbench/cli/normalise.py": "unit/cli/test_inputs.py",
     "engine/text_files.py": "core/test_text_files.py unit/cli/test_generate.py",
     "engine/typography.py": "core/test_typography.py",
-    "cli/power.py": "unit/cli/test_audit.py",
-    "runs/folder.py": "unit/runs/test_run.py unit/sweeps/test_page.py",
-    "runs/death.py": "unit/runs/test_kernel.py",
-    "runs/kernel.py": "unit/runs/test_run.py unit/runs/test_kernel.py",
-    "runs/notebook.py": "unit/runs/test_identity.py",
-    "runs/parameters.py": "unit/runs/test_presets.py",
-    "sweeps/jobs.py": "unit/sweeps/test_sweep.py",
-    "sweeps/tour.py": "unit/sweeps/test_page.py",
-    "sweeps/__init__.py": "unit/sweeps/test_sweep.py",
+    "workbench/cli/power.py": "unit/cli/test_audit.py",
+    "workbench/runs/folder.py": "unit/runs/test_run.py unit/sweeps/test_page.py",
+    "workbench/runs/death.py": "unit/runs/test_kernel.py",
+    "workbench/runs/kernel.py": "unit/runs/test_run.py unit/runs/test_kernel.py",
+    "workbench/runs/notebook.py": "unit/runs/test_identity.py",
+    "workbench/runs/parameters.py": "unit/runs/test_presets.py",
+    "workbench/sweeps/jobs.py": "unit/sweeps/test_sweep.py",
+    "workbench/sweeps/tour.py": "unit/sweeps/test_page.py",
+    "workbench/sweeps/__init__.py": "unit/sweeps/test_sweep.py",
 }
 
 
@@ -90,8 +89,16 @@ class Mutant(NamedTuple):
     new: str
 
     @property
-    def tests(self) -> list[str]:
+    def path(self) -> str:
+        """The file's place in a checkout."""
         room, name = os.path.split(self.file)
+        if room == "experiments":
+            return f"notebooks/gaussmark_experiments/{name}"
+        return f"gaussmark_lib/{self.file}"
+
+    @property
+    def tests(self) -> list[str]:
+        room, name = os.path.split(re.sub("^(beyond|workbench)/", "", self.file))
         own = [f"{tests}/{room}/test_{name}" for tests in ("core", "unit")]
         own = [name for name in map(os.path.normpath, own) if (ROOT / "tests" / name).exists()]
         return [f"tests/{name}" for name in own + ELSEWHERE.get(self.file, "").split()]
@@ -213,7 +220,7 @@ FAULTS = {
         ("small gradients taken for rounding", "ROUNDING = 64", "ROUNDING = 1e7"),
         ("numbers within the batch", "TextGradient(text, parts", "TextGradient(row, parts"),
     ],
-    "channel.py": [
+    "beyond/channel.py": [
         ("a token after a foreign one counts", "v * np.append(1.0, v[:-1])", "v"),
         ("the token after, not before", "np.append(1.0, v[:-1])", "np.append(v[1:], 1.0)"),
         ("odds upside down", "np.log((1 - f) / f)", "np.log(f / (1 - f))"),
@@ -413,7 +420,7 @@ FAULTS = {
         ),
         ("a batch begins with the first key", "for key in keys[rows]]", "for key in keys]"),
     ],
-    "schemes/synthid.py": [
+    "beyond/schemes/synthid.py": [
         (
             "weights of other rounds",
             "np.tile(self.weights, len(first))[index]",
@@ -435,13 +442,13 @@ FAULTS = {
             "(hashes % TABLE).flatten().numpy(), np.arange(hashes.numel())",
         ),
     ],
-    "schemes/biases.py": [
+    "beyond/schemes/biases.py": [
         ("p_t is not subtracted", "u = -of_text[", "u = 0 * of_text["),
         ("a token's slope counts once", "np.add.at(u, y, 1.0)", "u[list(set(y))] += 1.0"),
         ("σ is not the noise's", "self.sigma * self.noise", "self.noise"),
         ("key not used", 'self.key.derived("output biases")', 'b"of everybody, alike"'),
     ],
-    "schemes/gumbel.py": [
+    "beyond/schemes/gumbel.py": [
         ("the smallest r wins", ".argmin(-1)", ".argmax(-1)"),
         ("a repeated context is used again", ".all(-1).any(-1)", ".all(-1).any(-1) & False"),
         (
@@ -475,7 +482,7 @@ FAULTS = {
             "    _ = tokens.checked_texts(",
         ),
     ],
-    "rewrite/__init__.py": [
+    "workbench/rewrite/__init__.py": [
         (
             "seed of resampling not used",
             "responses, fraction, seed=seed)",
@@ -483,7 +490,7 @@ FAULTS = {
         ),
         ("the numbers of another text", "_FRESH = 1 << 96", "_FRESH = 1 << 40"),
     ],
-    "joint/directions.py": [
+    "beyond/joint/directions.py": [
         (
             "sums in float32",
             "rows[:, part].double() @ others[:, part].double().T",
@@ -492,7 +499,7 @@ FAULTS = {
         ("terms not of length 1", "(g / gradient.norm, a)", "(g, a)"),
         ("a block for each direction", "[block][row] = u", "[block][0] = u"),
     ],
-    "joint/memory.py": [
+    "beyond/joint/memory.py": [
         ("room for any text", "+ directions.n_bytes(u) > self.budget", "< 0"),
         (
             "an answer that the memory does not know",
@@ -501,7 +508,7 @@ FAULTS = {
         ),
         ("the same text has no answer", "innovation, repeats = self", "_ = self"),
     ],
-    "joint/public.py": [
+    "beyond/joint/public.py": [
         ("every question is a first one", "level_of(1 + max(", "level_of(1 or max("),
         ("the largest level of several", "max(counts.values()", "min(counts.values()"),
         ("of the longer text", "* MIN(n_runs", "* MAX(n_runs"),
@@ -517,27 +524,27 @@ FAULTS = {
         ("two processes", '"BEGIN EXCLUSIVE"', '"BEGIN"'),
         ("another state's", "state.refuse_others(self._begun(about), about)", "self._begun(about)"),
     ],
-    "attacks/learning.py": [
+    "beyond/attacks/learning.py": [
         ("the plain law alone", "(1 + kappa * x)", "(1 + x)"),
         ("a copy of any length", "/ estimate.norm())", ")"),
         ("a text with itself", "np.eye(len(squares), dtype=bool)", "np.zeros_like(squares, bool)"),
         ("the price with its sign turned", "(of_p - of_q)", "(of_q - of_p)"),
     ],
-    "attacks/askers.py": [
+    "beyond/attacks/askers.py": [
         ("a climber that goes down", "if answers[i] >= best:", "if True:"),
         ("a text stands beside itself", "(K.sum(1) - 1)", "K.sum(1)"),
         ("what is left of a cosine", "np.sqrt(1 - k**2)", "(1 - k**2)"),
     ],
-    "joint/state.py": [
+    "beyond/joint/state.py": [
         ("a key twice", "if len(set(ids)) < len(keys):", "if False:"),
         ("another file written over", "if start != FORMAT:", "if False:"),
         ("a wrong bit", "if first != _first_line(", "if not _first_line("),
         ("open to others", "if mode & 0o077:", "if False:"),
     ],
-    "joint/stream.py": [
+    "beyond/joint/stream.py": [
         ("bets on ψ's own promise", "grad_norm * answer.residual", "grad_norm"),
     ],
-    "promise.py": [
+    "beyond/promise.py": [
         ("τ forgotten", "_squared(wm, parts) / tau", "_squared(wm, parts)"),
         (
             "divided by G twice",
@@ -559,7 +566,7 @@ FAULTS = {
         ("weights without their own σ", "(scale * norm(part)) ** 2", "norm(part) ** 2"),
         ("rank reduction forgotten", "if wm.rank_dropped:", "if False:"),
     ],
-    "token_level/keys.py": [
+    "beyond/token_level/keys.py": [
         ("one key for all tokens", 'k.to_bytes(8, "big")', '(0).to_bytes(8, "big")'),
         ("σ forgotten in Γ", "of_text, wm.sigma * size", "of_text, size"),
         ("sum of norms", "np.linalg.norm(size)", "size.sum()"),
@@ -567,11 +574,11 @@ FAULTS = {
         ("one side not projected", "rank_reduce.project_out(g.T, wm.projectors[0].left)", "g.T"),
         ("noise not projected", "wm.projectors[0](noise(wm, key, k))", "noise(wm, key, k)"),
     ],
-    "token_level/gradients.py": [
+    "beyond/token_level/gradients.py": [
         ("positions off by one", "slice(-len(response) - 1, -1)", "slice(-len(response), None)"),
         ("every weight is local", "return not g[0, :-2].any()", "return True"),
     ],
-    "token_level/quantile_test.py": [
+    "beyond/token_level/quantiles.py": [
         ("P(X > hits)", "quantile) - 1, n_tokens", "quantile), n_tokens"),
         (
             "one hit too few",
@@ -579,10 +586,10 @@ FAULTS = {
             "math.floor(quantile * n_tokens + 1e-9)",
         ),
     ],
-    "token_level/divergence.py": [
+    "beyond/token_level/divergence.py": [
         ("positions off by one", "predicts = k - n_tokens - 1", "predicts = k - n_tokens"),
     ],
-    "tracing/codebook.py": [
+    "beyond/tracing/codebook.py": [
         (
             "codes of any length",
             "return codes / np.sqrt(squares)[:, None]",
@@ -597,7 +604,7 @@ FAULTS = {
         ("one base noise for all", 'f"base noise {j}"', '"base noise"'),
         ("users outside", "least=0, most=most, show=show", "least=-9, show=show"),
     ],
-    "tracing/attribution.py": [
+    "beyond/tracing/attribution.py": [
         ("no price for many users", "np.log1p(-tail))", "np.log1p(-tail) / n_users)"),
         ("one dimension too many", "(m - 1) / 2, 0.5", "m / 2, 0.5"),
         ("users numbered within their group", "number + here", "here"),
@@ -607,14 +614,14 @@ FAULTS = {
             "second, second",
         ),
     ],
-    "joint/law.py": [
+    "beyond/joint/law.py": [
         ("a tie is no alarm", 'side="left"', 'side="right"'),
     ],
-    "tracing/authors.py": [
+    "beyond/tracing/authors.py": [
         ("the last text alone", "total.add_(one.G)", "one.G"),
         ("a window begins anew", "(before + rest[:n])[", "rest[:n]["),
     ],
-    "tracing/spans.py": [
+    "beyond/tracing/spans.py": [
         ("a block holds its beginning", "beginning.G - before", "beginning.G"),
         ("one span for all", "float(min(1.0, len(A) * norm.sf(t)", "float(min(1.0, norm.sf(t)"),
         ("Bonferroni's bound", "(1 / counts).mean()", "1"),
@@ -638,14 +645,14 @@ FAULTS = {
             "(p.exp() * (p - q))",
         ),
     ],
-    "words.py": [
+    "workbench/words.py": [
         ("the interval's low end twice", "to {shown(high)}", "to {shown(low)}"),
     ],
-    "record.py": [
+    "workbench/record.py": [
         ("results replaced", "write_json(path, known | plain)", "write_json(path, plain)"),
         ("nan recorded", "if isinstance(value, float) and not math.isfinite(value):", "if False:"),
     ],
-    "cli/batches.py": [
+    "workbench/cli/batches.py": [
         (
             "the level forgotten in a line's name",
             "            self.level,\n            self.edited",
@@ -664,7 +671,7 @@ FAULTS = {
         ("answers shown before they are saved", "self.state.save(self.state_file)", "pass"),
         ("every batch draws from the first rows", "rows=list(prompts),", "rows=None,"),
     ],
-    "cli/answers.py": [
+    "workbench/cli/answers.py": [
         (
             "other texts' lines taken",
             "if item is None or row.get(DIGEST) != digest(item, work.asked):",
@@ -678,12 +685,12 @@ FAULTS = {
             "fcntl.LOCK_SH | fcntl.LOCK_NB",
         ),
     ],
-    "cli/inputs.py": [
+    "workbench/cli/inputs.py": [
         ("names may turn a terminal", 'match[0].encode("unicode_escape").decode()', "match[0]"),
         ("results among the texts", "if path == place or is_inside", "if is_inside"),
         ("a file's error is that of a text", "first[0].required()", "pass"),
     ],
-    "cli/normalise.py": [
+    "workbench/cli/normalise.py": [
         ("results of another question taken", 'self.asked.append("normalised")', "pass"),
         ("an empty version tested", 'if text in ("", item.text)', "if text == item.text"),
     ],
@@ -708,12 +715,12 @@ FAULTS = {
         ("verse joined", "if all(line[:1].isupper() for line in later):", "if not later:"),
         ("lists joined", "not STARTS_A_BLOCK.match(line)\n        and ", ""),
     ],
-    "tracing/versions.py": [
+    "beyond/tracing/versions.py": [
         ("only the first version tested", "score.largest(directions, psi)", "psi[0]"),
         ("only the last version tested", "score.largest(directions, psi)", "psi[-1]"),
         ("the largest taken as one test", "score.largest(directions, psi)", "psi.max(axis=0)"),
     ],
-    "cli/power.py": [
+    "workbench/cli/power.py": [
         (
             "the key draws nothing",
             "process(seen[:, : len(x) + t], logits[t : t + 1])",
@@ -722,7 +729,7 @@ FAULTS = {
         ("another share of greens", "binom.isf(level, n, 0.25)", "binom.isf(level, n, 0.35)"),
         ("the spread of draws is the texts'", "spread * of_texts**0.5", "spread"),
     ],
-    "verdict.py": [
+    "workbench/verdict.py": [
         (
             "short texts called unmarked",
             "is_short = power is not None and power < ENOUGH",
@@ -734,7 +741,7 @@ FAULTS = {
             'row["p_value"]',
         ),
     ],
-    "runs/folder.py": [
+    "workbench/runs/folder.py": [
         ("force forgotten", "if not force and (known", "if (known"),
         ("open findings first", "[*OUTCOMES].index(claim", "len(claim"),
         (
@@ -745,10 +752,10 @@ FAULTS = {
         ("a complete record replaced", "if replace or load(target) is None:", "if True:"),
         ("a ratio in percent", "< 1e-9 * n", "< n"),
     ],
-    "runs/death.py": [
+    "workbench/runs/death.py": [
         ("every death is a crash", "CAUSES.get(exit_code, CRASHED)", "CRASHED"),
     ],
-    "runs/kernel.py": [
+    "workbench/runs/kernel.py": [
         (
             "memory that is free counted as in use",
             "memory.total - memory.available",
@@ -781,7 +788,7 @@ FAULTS = {
             "except ZeroDivisionError:  # the server",
         ),
     ],
-    "runs/notebook.py": [
+    "workbench/runs/notebook.py": [
         (
             "comments and docstrings counted",
             "return None if isinstance(node.value, ast.Constant) else node",
@@ -801,7 +808,7 @@ FAULTS = {
         ),
         ("values left out of the id", '"parameters": dict(values),', '"parameters": {},'),
     ],
-    "runs/parameters.py": [
+    "workbench/runs/parameters.py": [
         ("open ends closed", '"gt", "le" if', '"ge", "le" if'),
         ("not strict", "strict=True", "strict=False"),
         (
@@ -811,21 +818,21 @@ FAULTS = {
         ),
         ("aliases accepted", "if has_alias:", "if False:"),
     ],
-    "runs/presets.py": [
+    "workbench/runs/presets.py": [
         (
             "unknown names of a shared preset taken",
             "for name, value in others.items() if name in declared}",
             "for name, value in others.items()}",
         ),
     ],
-    "sweeps/grid.py": [
+    "workbench/sweeps/grid.py": [
         (
             "a name given twice accepted",
             "for name in crossed if any(",
             "for name in crossed if all(",
         ),
     ],
-    "sweeps/jobs.py": [
+    "workbench/sweeps/jobs.py": [
         ("another code's answer", "job.values).id != job.id", "job.values).id is None"),
         (
             "outcomes in the order of their ends",
@@ -835,30 +842,30 @@ FAULTS = {
         ("an interruption that stops no run", "        stop.set()\n", ""),
         ("a run on fewer GPUs", "gpus())] * gpus_per_run", "gpus())]"),
     ],
-    "sweeps/__init__.py": [
+    "workbench/sweeps/__init__.py": [
         ("what has a record runs again", "if job.id not in known]", "]"),
         ("a sweep with failures is complete", '"failed" if failed else "complete"', '"complete"'),
     ],
-    "sweeps/tables.py": [
+    "workbench/sweeps/tables.py": [
         ("tables of failed runs", '"complete" if run else "failed"', '"complete"'),
         ("a result takes a parameter's column", 'f"result.{key}" if key in row else key', "key"),
     ],
-    "sweeps/tour.py": [
+    "workbench/sweeps/tour.py": [
         ("timings beside other notebooks", 'if not stop.job.notebook.tour.get("alone")', "if True"),
     ],
-    "quality/compare.py": [
+    "workbench/quality/compare.py": [
         ("a key's items taken for independent", 'cluster=rows["key"], ', ""),
         ("each random check at the level of all", ' / control["measure"].nunique()', ""),
         ("blind to a rise", '(table["low"] > 0)', '(table["low"] > 9)'),
     ],
-    "quality/judge.py": [
+    "workbench/quality/judge.py": [
         ("one order only", "(ours + 1 - theirs) / 2", "ours"),
         ("no shorter history", "len(counts) * q)", "len(counts))"),
     ],
-    "quality/text_measures.py": [
+    "workbench/quality/text_measures.py": [
         ("trained on what it judges", "train, test = np", "test, test = np"),
     ],
-    "quality/harness.py": [
+    "workbench/quality/harness.py": [
         ("a question cut", "if n > context", "if n > 2 * context"),
     ],
     "experiments/quality.py": [
@@ -885,7 +892,7 @@ FAULTS = {
         ("P never forgotten", "(wm, replace(wm, rank_dropped=0))", "(wm, wm)"),
         ("what is left, not which share", "(after / before) / (vanilla", "after / (vanilla"),
     ],
-    "experiments/pairs.py": [
+    "workbench/pairs.py": [
         ("the wrong key is the right one", "pairs.keys[1:] + pairs.keys[:1]", "pairs.keys"),
         (
             "cells take other cells' keys",
@@ -893,7 +900,7 @@ FAULTS = {
             "[key for key in pairs.keys for _ in wms]",
         ),
     ],
-    "release/provenance.py": [
+    "beyond/release/provenance.py": [
         (
             "changed rows weigh like others",
             "w = n.sqrt() / (lengths / n.sqrt()).clamp_min(1)",
@@ -906,16 +913,16 @@ FAULTS = {
         ),
         ("all weights with the first one's σ", "else delta) / sigma", "else delta) / wm.sigmas[0]"),
     ],
-    "release/suspects.py": [
+    "beyond/release/suspects.py": [
         ("NaN is tested", 'check_finite(theta, f"{weight.name} of {source}")', "pass"),
     ],
-    "release/attacks.py": [
+    "beyond/release/attacks.py": [
         ("the largest are pruned", "size.argsort(dim=1)[:", "(-size).argsort(dim=1)[:"),
         ("wanda without inputs", "size = wide(theta).abs() * scale", "size = wide(theta).abs()"),
         ("NF4 rounds down", "edges = (levels[1:] + levels[:-1]) / 2", "edges = levels[1:]"),
         ("noise below its edge stays", "square.clamp_min(0).sqrt() / S, 0.0)", "S, S)"),
     ],
-    "experiments/claims.py": [
+    "workbench/claims.py": [
         ("a small n at the edge", "self.estimate.n >= self.planned", "True"),
     ],
     "experiments/detectability.py": [
@@ -928,7 +935,7 @@ FAULTS = {
     "experiments/speed.py": [
         ("the warm-up counts", "rows[len(tasks) :]", "rows"),
     ],
-    "plots/panels.py": [
+    "workbench/plots/panels.py": [
         ("lines as the rows come", ".sort_values(x)", ""),
     ],
 }
@@ -940,7 +947,7 @@ def main(words: Sequence[str]) -> int:
         mutant for mutant in MUTANTS if not words or any(word in mutant.file for word in words)
     ]
     for mutant in chosen:
-        mutant.applied((LIBRARY / mutant.file).read_text(encoding="utf-8"))  # before any test runs
+        mutant.applied((ROOT / mutant.path).read_text(encoding="utf-8"))  # before any test runs
     with (
         tempfile.TemporaryDirectory(prefix="mutants-") as folder,
         ThreadPoolExecutor(AT_ONCE) as pool,
@@ -988,10 +995,10 @@ def _outcome(mutant: Mutant, folder: Path) -> str:
     for name in LINKED:
         (place / name).symlink_to(ROOT / name)
     if mutant.old:
-        file = place / "gaussmark_lib" / mutant.file
+        file = place / mutant.path
         file.write_text(mutant.applied(file.read_text(encoding="utf-8")), encoding="utf-8")
     environment = os.environ | {
-        "PYTHONPATH": str(place),
+        "PYTHONPATH": os.pathsep.join([str(place), str(place / "notebooks")]),
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

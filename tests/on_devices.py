@@ -10,25 +10,23 @@ import pytest
 import tiny_models
 from transformers import PreTrainedModel
 
+from gaussmark_experiments import level_check, low_rank
+from gaussmark_experiments import one_key_in_production as production
 from gaussmark_lib import (
     divergence,
     evidence,
     generate,
     gradients,
-    joint,
     likelihood,
     models,
     perturb,
-    rewrite,
     scheme,
-    schemes,
     score,
-    tracing,
 )
-from gaussmark_lib.experiments import level_check, low_rank
-from gaussmark_lib.experiments import one_key_in_production as production
-from gaussmark_lib.joint import directions
+from gaussmark_lib.beyond import joint, schemes, tracing
+from gaussmark_lib.beyond.joint import directions
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import rewrite
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
 DROPPED = Watermark(WM.weight, 0.05, rank_dropped=3, side="both")

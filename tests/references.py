@@ -25,8 +25,8 @@ from typing import Any
 from notebooks.test_other_parameters import OTHER
 
 from gaussmark_lib import files
-from gaussmark_lib.runs import folder
-from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.workbench.runs import folder
+from gaussmark_lib.workbench.runs import notebook as notebooks
 
 ROOT = Path(__file__).parents[1]
 REFERENCES = ROOT / "papermill_runs" / "reference"
@@ -86,7 +86,8 @@ def stamp(run: folder.Run) -> bool:
 def results(tree: Path, notebook: str, values: dict[str, Any]) -> dict[str, Any]:
     """What a checkout's notebook records with those of the values that it declares."""
     with tempfile.TemporaryDirectory() as root:
-        env = os.environ | {"PYTHONPATH": str(tree), "GAUSSMARK_RUNS": root}
+        path = os.pathsep.join([str(tree), str(tree / "notebooks")])
+        env = os.environ | {"PYTHONPATH": path, "GAUSSMARK_RUNS": root}
         subprocess.run(
             [sys.executable, "-c", ASK, notebook, json.dumps(values)], env=env, cwd=tree, check=True
         )
@@ -96,8 +97,8 @@ def results(tree: Path, notebook: str, values: dict[str, Any]) -> dict[str, Any]
 
 ASK = """
 import json, sys
-from gaussmark_lib import runs
-from gaussmark_lib.runs import notebook
+from gaussmark_lib.workbench import runs
+from gaussmark_lib.workbench.runs import notebook
 source, values = notebook.load(sys.argv[1]), json.loads(sys.argv[2])
 runs.run(source, {name: value for name, value in values.items() if name in source.parameters})
 """

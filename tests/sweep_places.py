@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 from small_notebooks import code, parameters, write
 
-from gaussmark_lib import files, sweeps
+from gaussmark_lib import files
+from gaussmark_lib.workbench import sweeps
 
 PARAMETERS = """
 x: int = 1
@@ -25,7 +26,7 @@ WORK = """
 import os, time
 from pathlib import Path
 import pandas as pd
-from gaussmark_lib import record
+from gaussmark_lib.workbench import record
 folder = Path({folder!r})
 (folder / f"pid-{{x}}-{{os.getpid()}}").touch()
 while (folder / f"hold-{{x}}").exists():
@@ -71,7 +72,7 @@ class Place:
         command = [
             sys.executable,
             "-m",
-            "gaussmark_lib.cli",
+            "gaussmark_lib.workbench.cli",
             "sweep",
             str(self.notebook),
             "--grid",

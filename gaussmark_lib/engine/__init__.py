@@ -2,10 +2,12 @@
 
 ================ ===================================================================================
 ``stream``       128 bits → the same normal numbers on every machine, compiled
+``philox``       the same stream on a GPU
 ``key_files``    keys on disk: sealed, for their owner only
 ``checkpoints``  a model's files before they are loaded; the model hub; a model's digest
 ``gguf_files``   GGUF files before they are loaded, and single matrices of them
 ``gguf_writing`` a copy of a GGUF file with some tensors replaced, streamed
+``llama_cpp``    llama.cpp's own server, which knows nothing of watermarks
 ``packages``     models and texts that come as Python packages
 ``human_texts``  speeches and news, document by document; which are reserved for the pilot
 ``arithmetic``   dtypes, evaluation mode, what rounding takes
@@ -16,5 +18,9 @@
 ``terms``        a gradient by its terms
 ``hooks``        gradients that begin at a layer; another noise for each row of a batch
 ``blocks``       batches, noises and gradients within a bounded memory
+``registry``     functions by name, such as schemes and corruptions
 ================ ===================================================================================
+
+A module here imports ``errors``, ``files`` and ``tokens``, and nothing else of the library. A new
+one needs a line above and a test against the slow obvious way.
 """

@@ -16,9 +16,10 @@ import jinja2
 import nbformat
 
 import gaussmark_lib
-from gaussmark_lib import files, words
-from gaussmark_lib.runs import folder
-from gaussmark_lib.sweeps.tour import mathml, verdicts
+from gaussmark_lib import files
+from gaussmark_lib.workbench import words
+from gaussmark_lib.workbench.runs import folder
+from gaussmark_lib.workbench.sweeps.tour import mathml, verdicts
 
 project = html_title = "GaussMark workbench"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -74,9 +75,22 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         headline=lambda name: records[name].headline,
         claim=lambda name, which, **options: _claim(records[name], which, **options),
         verdicts=lambda run: verdicts(run, run.id),
-        modules=[module.name for module in pkgutil.iter_modules(gaussmark_lib.__path__)],
+        modules=_modules(),
         presets=sorted(path.stem for path in files.PRESETS.glob("*.yaml")),
     )
+
+
+def _modules() -> list[str]:
+    """The core's modules, the packages around it with their modules, and the experiments."""
+    names = []
+    for module in pkgutil.iter_modules(gaussmark_lib.__path__, "gaussmark_lib."):
+        names.append(module.name)
+        if module.name in ("gaussmark_lib.beyond", "gaussmark_lib.workbench"):
+            folder = str(Path(gaussmark_lib.__file__).with_name(module.name.partition(".")[2]))
+            names += [
+                found.name for found in pkgutil.iter_modules([folder], f"{module.name}.")
+            ]
+    return [*names, "gaussmark_experiments"]
 
 
 def _claim(run: folder.Run, name: str, **options: bool) -> str:

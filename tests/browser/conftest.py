@@ -66,7 +66,12 @@ def open_and_run(lab: tuple[str, Path], browser: Browser) -> Iterator[Callable[[
 def app(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """The address at which ``gaussmark playground`` runs, in each theme."""
     with running(
-        "gaussmark_lib.cli", "playground", "--no-browser", "--theme", request.param, home=tmp_path
+        "gaussmark_lib.workbench.cli",
+        "playground",
+        "--no-browser",
+        "--theme",
+        request.param,
+        home=tmp_path,
     ) as log:
         yield re.search(r"http://127\S+", "".join(log))[0]
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from gaussmark_lib import channel, errors, evidence, joint, models, perturb, score, tracing
+from gaussmark_lib import errors, evidence, models, perturb, score
+from gaussmark_lib.beyond import channel, joint, tracing
 from gaussmark_lib.perturb import Key, Watermark
 
 RNG = np.random.default_rng(8)

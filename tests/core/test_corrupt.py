@@ -15,6 +15,7 @@ from scipy import stats
 
 from gaussmark_lib import corrupt
 from gaussmark_lib.errors import GaussMarkError, InvalidTextError
+from gaussmark_lib.workbench import rewrite  # noqa: F401 - registers edits that need a model
 
 IDS = st.lists(st.integers(0, 96), min_size=1, max_size=40)
 FRACTION, AT, SEED = st.floats(0, 1), st.sampled_from(["random", "start"]), st.integers(0, 10_000)

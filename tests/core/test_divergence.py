@@ -8,9 +8,9 @@ import torch
 from tiny_models import ONE_WEIGHT, build, random_ids
 
 from gaussmark_lib import divergence, perturb
+from gaussmark_lib.beyond.schemes import GumbelMax, SynthID
 from gaussmark_lib.errors import PerturbedModelError
 from gaussmark_lib.kgw import KGW
-from gaussmark_lib.schemes import GumbelMax, SynthID
 
 SHORT_PROMPTS = random_ids(np.random.default_rng(0), 3, 9, 5)
 KEY, OTHER = perturb.Key.from_seed(1), perturb.Key.from_seed(2)

@@ -14,7 +14,7 @@ from transformers import BloomConfig, BloomForCausalLM
 
 from gaussmark_lib import errors, evidence, perturb, score
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.plots import show
+from gaussmark_lib.workbench.plots import show
 
 PROMPT, RESPONSE = [5, 17, 60], [8, 44, 2, 90, 31, 31, 12, 77, 3]
 WM, KEY = Watermark("model.layers.1.mlp.up_proj.weight", 0.1), Key.from_seed(3)

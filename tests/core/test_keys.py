@@ -17,12 +17,13 @@ import tiny_models
 import torch
 from secrecy import assert_not_shown
 
-from gaussmark_lib import divergence, evidence, generate, joint, perturb, schemes, score, tracing
+from gaussmark_lib import divergence, evidence, generate, perturb, score
+from gaussmark_lib.beyond import joint, schemes, tracing
+from gaussmark_lib.beyond.token_level import divergence as token_divergence
+from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.engine import key_files, stream
 from gaussmark_lib.errors import KeyFileError, KeyMismatchError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.token_level import divergence as token_divergence
-from gaussmark_lib.token_level import keys as token_keys
 
 
 def test_new_keys_are_all_different_and_a_seed_always_gives_the_same():

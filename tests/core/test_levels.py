@@ -12,9 +12,11 @@ import tiny_lm
 import tiny_models
 from scipy.stats import binom
 
-from gaussmark_lib import corrupt, generate, schemes
+from gaussmark_lib import corrupt, generate
+from gaussmark_lib.beyond import schemes
+from gaussmark_lib.beyond.schemes import GaussMark, Scheme
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.schemes import GaussMark, Scheme
+from gaussmark_lib.workbench import rewrite  # noqa: F401 - registers edits that need a model
 
 pytestmark = pytest.mark.usefixtures("no_table_of_selfhash")
 LM = tiny_lm.build()

@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gaussmark_lib import models
-from gaussmark_lib.doclm import train
 from gaussmark_lib.engine import arithmetic, checkpoints
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
-from gaussmark_lib.files import ROOT
+from gaussmark_lib.files import EXPERIMENTS, ROOT
+from gaussmark_lib.workbench.doclm import train
 
 WEIGHTS = "model.safetensors"
 TEXTS = ["The quick brown fox jumps over the lazy dog. " * 5]
@@ -427,7 +427,8 @@ def test_every_load_in_the_library_is_on_these_terms():
     """Also those that no test can make without a network."""
     loads = [
         (file.name, ast.unparse(node))
-        for file in (ROOT / "gaussmark_lib").rglob("*.py")
+        for folder in (ROOT / "gaussmark_lib", EXPERIMENTS)
+        for file in folder.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
         and getattr(node.func, "attr", "") in ("from_pretrained", "from_config", "pipeline")

@@ -7,18 +7,10 @@ import pytest
 import tiny_models
 import torch
 
-from gaussmark_lib import (
-    channel,
-    errors,
-    generate,
-    gradients,
-    perturb,
-    promise,
-    score,
-    tokens,
-    verdict,
-)
+from gaussmark_lib import errors, generate, gradients, perturb, score, tokens
+from gaussmark_lib.beyond import channel, promise
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import verdict
 
 RNG = np.random.default_rng(4)
 PROMPTS, RESPONSES = tiny_models.random_ids(RNG, 4, 7), tiny_models.random_ids(RNG, 21, 18)

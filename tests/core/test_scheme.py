@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 import tiny_models
 
-from gaussmark_lib import generate, schemes
+from gaussmark_lib import generate
 from gaussmark_lib import scheme as scheme_module
+from gaussmark_lib.beyond import schemes
+from gaussmark_lib.beyond.schemes import COLUMNS, GaussMark, Scheme
 from gaussmark_lib.errors import InvalidWatermarkError, PerturbedModelError
 from gaussmark_lib.perturb import Key, Watermark, watermarked
 from gaussmark_lib.scheme import SamplerScheme
-from gaussmark_lib.schemes import COLUMNS, GaussMark, Scheme
 
 pytestmark = pytest.mark.usefixtures("no_table_of_selfhash")
 KEY, KEYS = Key.from_seed(0), [Key.from_seed(8), Key.from_seed(9), Key.from_seed(9)]

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from gaussmark_experiments import speed
 from gaussmark_lib import generate, perturb, score
-from gaussmark_lib.experiments import speed
 from gaussmark_lib.stats import Estimate
 
 LLAMA = {

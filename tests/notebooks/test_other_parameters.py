@@ -12,10 +12,11 @@ import nbformat
 import pytest
 import tracked
 
-from gaussmark_lib import runs, texts
-from gaussmark_lib.runs import kernel
-from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs.kernel import SKIP_TAG
+from gaussmark_lib import texts
+from gaussmark_lib.workbench import runs
+from gaussmark_lib.workbench.runs import kernel
+from gaussmark_lib.workbench.runs import notebook as notebooks
+from gaussmark_lib.workbench.runs.kernel import SKIP_TAG
 
 EXERCISE = "exercise"  # the tag of one that is executed here
 QUICK = ("01", "03", "07", "09", "11", "16", "20")  # at most twenty core-seconds each

@@ -16,7 +16,7 @@ import pytest
 import tracked
 
 from gaussmark_lib import files
-from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.workbench.runs import notebook as notebooks
 
 PROMISES = [
     "# ",
@@ -127,13 +127,14 @@ def test_it_is_small_and_portable(any_notebook):
 # What belongs to a notebook under another name: 00 has the core alone, 05 is a room.
 OTHER_ROOMS = {
     "first_watermark": "gaussmark_lib/perturb.py",
-    "quality": "gaussmark_lib/quality",
+    "quality": "gaussmark_lib/workbench/quality",
+    "playground": "gaussmark_lib/workbench/widgets/playground.py",
 }
 
 
 def test_its_name_is_its_name_in_every_room(numbered):
     name = numbered.stem[3:]
-    room = OTHER_ROOMS.get(name, f"gaussmark_lib/experiments/{name}.py")
+    room = OTHER_ROOMS.get(name, f"notebooks/gaussmark_experiments/{name}.py")
     assert (files.ROOT / room).exists()
     tested = Path(room).stem if name != "first_watermark" else "score"
     tests = [
@@ -182,3 +183,5 @@ def test_its_first_cell_installs_the_library_where_it_is_missing_and_nothing_els
     )
     assert asked[-1][1:] == ["-m", "pip", "install", "--quiet", "--editable", place]
     assert sys.path[0] == str(tmp_path / place)
+    beside = str(tmp_path / place / "notebooks")  # where its experiments are
+    assert (sys.path[1] == beside) is (stem == "00_first_watermark")

@@ -15,8 +15,9 @@ import tiny_lm
 from command_lines import answer
 from small_notebooks import parameters, write
 
-from gaussmark_lib import cli, files, models, perturb
+from gaussmark_lib import files, models, perturb
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import cli
 
 WM = Watermark(tiny_lm.WEIGHT, 0.2)
 TEXT = "Returns the mean of the values."
@@ -212,7 +213,7 @@ def test_a_terminal_without_the_letter_psi(key_file, monkeypatch, encoding):
 
 def _command(words: list[str], **options) -> subprocess.CompletedProcess:
     environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
-    command = [sys.executable, "-m", "gaussmark_lib.cli", *words]
+    command = [sys.executable, "-m", "gaussmark_lib.workbench.cli", *words]
     return subprocess.run(
         command,
         stderr=subprocess.PIPE,
@@ -256,8 +257,8 @@ def test_a_shell_may_have_closed_the_standard_streams(tmp_path):
     """No file gets their numbers, and what is said is said to nobody."""
     Key.from_seed(1).save(tmp_path / "key.json")
     script = (
-        "import os, sys; from gaussmark_lib import cli; code = cli.main(sys.argv[1:]); os.fstat(2);"
-        " sys.exit(code)"
+        "import os, sys; from gaussmark_lib.workbench import cli;"
+        " code = cli.main(sys.argv[1:]); os.fstat(2); sys.exit(code)"
     )
     words = ["bash", "-c", '"$@" 0<&- 2>&-', "bash", sys.executable, "-c", script, "key", "show"]
     for name, code in (("key.json", 0), ("none.json", cli.REFUSED)):

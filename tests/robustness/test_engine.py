@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from gaussmark_lib import models
+from gaussmark_lib.beyond.release import served
 from gaussmark_lib.engine import llama_cpp, packages
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.release import served
 
 pytestmark = [
     pytest.mark.slow,

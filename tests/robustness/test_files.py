@@ -16,13 +16,14 @@ import pytest
 import tiny_lm
 from small_notebooks import parameters, write
 
-from gaussmark_lib import cli, files, models, perturb, runs, sweeps
+from gaussmark_lib import files, models, perturb
+from gaussmark_lib.beyond.joint import State
+from gaussmark_lib.beyond.tracing import Codebook
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.joint import State
 from gaussmark_lib.keys import Key
 from gaussmark_lib.perturb import Watermark
-from gaussmark_lib.runs import presets
-from gaussmark_lib.tracing import Codebook
+from gaussmark_lib.workbench import cli, runs, sweeps
+from gaussmark_lib.workbench.runs import presets
 
 WM, KEY = Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1)
 PATIENCE = 10  # seconds

@@ -15,13 +15,15 @@ import tiny_lm
 from secrecy import leaks
 from small_notebooks import code, parameters, write
 
-from gaussmark_lib import cli, generate, perturb, record, schemes, sweeps
+from gaussmark_lib import generate, perturb
+from gaussmark_lib.beyond import schemes
 from gaussmark_lib.keys import Key
-from gaussmark_lib.runs import kernel
+from gaussmark_lib.workbench import cli, record, sweeps
+from gaussmark_lib.workbench.runs import kernel
 
 DECLARED = 'key: str = ""\nmodel: str = ""\nseed: int = 0  # [0, 9] of the text'
 WORK = """
-from gaussmark_lib import generate, models, perturb, runs, score
+from gaussmark_lib import generate, models, perturb, score; from gaussmark_lib.workbench import runs
 k, lm = perturb.Key.load(key), models.load(model)
 with perturb.watermarked(lm.model, k.watermark, k):
     texts = generate.sample(lm.model, [lm.prompt("Return")], 20, seed=seed)

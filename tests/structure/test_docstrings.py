@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gaussmark_lib.files import ROOT
+from gaussmark_lib.files import EXPERIMENTS, ROOT
 
 ROLE = re.compile(r":(?:func|class|meth):`([\w.]+)`")
 
@@ -24,7 +24,7 @@ def dangling(sources: list[str]) -> list[str]:
 
 
 def test_docstrings_link_to_what_is_documented():
-    files = (ROOT / "gaussmark_lib").rglob("*.py")
+    files = [*(ROOT / "gaussmark_lib").rglob("*.py"), *EXPERIMENTS.rglob("*.py")]
     assert dangling([file.read_text(encoding="utf-8") for file in files]) == []
 
 

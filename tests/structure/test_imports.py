@@ -7,7 +7,7 @@ import re
 import pytest
 from importlinter.cli import lint_imports
 
-from gaussmark_lib.files import ROOT
+from gaussmark_lib.files import EXPERIMENTS, ROOT
 
 PLAIN = re.compile(r"\braise (ValueError|TypeError|Exception|AssertionError)\b")
 
@@ -27,13 +27,13 @@ def test_a_broken_contract_is_noticed(tmp_path, monkeypatch, capsys):
     (tmp_path / "pyproject.toml").write_text(
         '[tool.importlinter]\nroot_package = "gaussmark_lib"\n[[tool.importlinter.contracts]]\n'
         'name = "upside down"\ntype = "layers"\nlayers = ["runs", "sweeps"]\n'
-        'containers = ["gaussmark_lib"]\n'
+        'containers = ["gaussmark_lib.workbench"]\n'
     )
     monkeypatch.chdir(tmp_path)
     assert lint_imports(config_filename="pyproject.toml", no_cache=True) == 1
-    assert "gaussmark_lib.sweeps" in capsys.readouterr().out
+    assert "gaussmark_lib.workbench.sweeps" in capsys.readouterr().out
 
 
 def test_the_library_raises_its_own_errors():
-    files = (ROOT / "gaussmark_lib").rglob("*.py")
+    files = [*(ROOT / "gaussmark_lib").rglob("*.py"), *EXPERIMENTS.rglob("*.py")]
     assert [path for path in files if PLAIN.search(path.read_text(encoding="utf-8"))] == []

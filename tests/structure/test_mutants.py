@@ -9,7 +9,7 @@ from mutants import MUTANTS, ROOT, Mutant
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.file}, {mutant.fault}")
 def test_it_fits_the_library(mutant):
-    source = (mutants.LIBRARY / mutant.file).read_text(encoding="utf-8")
+    source = (ROOT / mutant.path).read_text(encoding="utf-8")
     assert mutant.applied(source) != source
     assert mutant.tests
     assert all((ROOT / name).exists() for name in mutant.tests)
@@ -38,6 +38,7 @@ def test_a_mutant_that_does_not_fit_is_an_error(source):
 def test_outcomes(tmp_path, monkeypatch, test, outcome):
     head = "from gaussmark_lib.one import f\n"
     for name, text in {
+        "notebooks/x.ipynb": "{}",
         "gaussmark_lib/__init__.py": "",
         "gaussmark_lib/one.py": "def f(): return 1",
         "tests/test_one.py": head + test,

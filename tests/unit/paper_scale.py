@@ -12,8 +12,9 @@ import time
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from gaussmark_lib import joint, perturb, score
-from gaussmark_lib.experiments import speed
+from gaussmark_experiments import speed
+from gaussmark_lib import perturb, score
+from gaussmark_lib.beyond import joint
 
 SIZES = {
     "hidden_size": 4096,

@@ -7,7 +7,8 @@ import tiny_lm
 import torch
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
-from gaussmark_lib import generate, models, schemes, tokens
+from gaussmark_lib import generate, models, tokens
+from gaussmark_lib.beyond import schemes
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
 

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from gaussmark_lib import files
 from gaussmark_lib.files import ROOT
-from gaussmark_lib.runs.parameters import yaml
+from gaussmark_lib.workbench.runs.parameters import yaml
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DECLARED = [Requirement(text) for text in PROJECT["dependencies"]]
@@ -30,6 +30,7 @@ EXTRAS = [
     for text in PROJECT["optional-dependencies"][extra]
 ]
 FOR_TESTS = [Requirement(text) for text in PROJECT["optional-dependencies"]["test"]]
+PACKAGES = (ROOT / "gaussmark_lib", files.EXPERIMENTS)
 LOCK = "requirements.lock"
 MOST_DEPENDENCIES = 40  # with gguf and nbclient
 TOP_LEVEL = (
@@ -50,7 +51,9 @@ def _imported(folder: Path) -> set[str]:
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 found.add(node.module.split(".")[0])
-    ours = {"gaussmark_lib"} | {path.stem for path in (ROOT / "tests").iterdir()}
+    ours = {"gaussmark_lib", "gaussmark_experiments"} | {
+        path.stem for path in (ROOT / "tests").iterdir()
+    }
     return found - set(sys.stdlib_module_names) - ours
 
 
@@ -65,7 +68,8 @@ def _undeclared(imported: set[str], declared: list[Requirement]) -> set[str]:
 
 
 def test_what_is_imported_is_declared():
-    assert _undeclared(_imported(ROOT / "gaussmark_lib"), DECLARED + EXTRAS) == set()
+    for package in PACKAGES:
+        assert _undeclared(_imported(package), DECLARED + EXTRAS) == set()
     assert _undeclared(_imported(ROOT / "tests"), DECLARED + FOR_TESTS + EXTRAS) == set()
     assert _undeclared({"pandas", "sklearn", "PIL", "zmq"}, DECLARED) == {"zmq"}
 
@@ -118,9 +122,11 @@ def test_the_command_exists_and_every_file_of_the_library_is_packaged():
     module, function = PROJECT["scripts"]["gaussmark"].split(":")
     assert hasattr(__import__(module, fromlist=[function]), function)
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    packages = {path.parent for path in (ROOT / "gaussmark_lib").rglob("*.py")}
+    packages = {path.parent for package in PACKAGES for path in package.rglob("*.py")}
     assert all((package / "__init__.py").exists() for package in packages)
-    assert setuptools["packages"]["find"]["include"] == ["gaussmark_lib*"]
+    found = setuptools["packages"]["find"]
+    assert {ROOT / place for place in found["where"]} == {package.parent for package in PACKAGES}
+    assert found["include"] == ["gaussmark_lib*", "gaussmark_experiments"]
     data = [
         f"{package.replace('.', '/')}/{pattern}"
         for package, patterns in setuptools["package-data"].items()

@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from gaussmark_lib import record, stats
+from gaussmark_lib import stats
 from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.workbench import record
 
 NAN = float("nan")
 

@@ -7,7 +7,8 @@ import math
 import pytest
 from scipy.stats import norm
 
-from gaussmark_lib import promise, verdict
+from gaussmark_lib.beyond import promise
+from gaussmark_lib.workbench import verdict
 
 ROW = {"key_id": "ab", "psi": 1.0, "p_value": 0.2, "log10_p": math.log10(0.2), "grad_norm": 10.0}
 ROW["n_tokens"] = 7

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gaussmark_lib import words
+from gaussmark_lib.workbench import words
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, norm
 
-from gaussmark_lib.attacks import askers
+from gaussmark_lib.beyond.attacks import askers
+from gaussmark_lib.beyond.joint import Public, public
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.joint import Public, public
 
 TEXT = list(range(100, 160))
 

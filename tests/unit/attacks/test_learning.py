@@ -6,7 +6,7 @@ import tiny_models
 import torch
 
 from gaussmark_lib import generate, gradients, likelihood, perturb
-from gaussmark_lib.attacks import learning
+from gaussmark_lib.beyond.attacks import learning
 from gaussmark_lib.errors import GaussMarkError, KeyMismatchError
 from gaussmark_lib.keys import Key
 

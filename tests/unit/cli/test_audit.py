@@ -14,22 +14,11 @@ from command_lines import answer
 from scipy import special
 from scipy.stats import norm
 
-from gaussmark_lib import (
-    cli,
-    divergence,
-    errors,
-    files,
-    generate,
-    perturb,
-    promise,
-    schemes,
-    score,
-    stats,
-    texts,
-)
-from gaussmark_lib.cli import audit, power
-from gaussmark_lib.experiments import pairs
+from gaussmark_lib import divergence, errors, files, generate, perturb, score, stats, texts
+from gaussmark_lib.beyond import promise, schemes
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import cli, pairs
+from gaussmark_lib.workbench.cli import audit, power
 
 WM, KEY = Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1)
 

@@ -14,10 +14,11 @@ import pytest
 from command_lines import answer
 from small_notebooks import code, parameters, write
 
-from gaussmark_lib import cli, files
-from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib import files
+from gaussmark_lib.workbench import cli
+from gaussmark_lib.workbench.runs import notebook as notebooks
 
-COMMAND = [sys.executable, "-m", "gaussmark_lib.cli"]
+COMMAND = [sys.executable, "-m", "gaussmark_lib.workbench.cli"]
 SLOW = """
 import os, subprocess, time
 child = subprocess.Popen(["sleep", "600"])
@@ -42,7 +43,7 @@ def _gone(pid: int, seconds: float = 10) -> bool:
 def test_run_answers_and_prints_where(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(notebooks.Notebook, "code", "tested")
     monkeypatch.chdir(tmp_path)
-    cell = code("from gaussmark_lib import runs; runs.record({'twice': 2 * x})")
+    cell = code("from gaussmark_lib.workbench import runs; runs.record({'twice': 2 * x})")
     notebook = write(
         tmp_path / "demo.ipynb", parameters("x: float = 1.0  # [-5, 5] a number"), cell
     )
@@ -123,8 +124,8 @@ ASKED = [
 ]
 LIGHT = f"""
 import sys
-import gaussmark_lib, gaussmark_lib.runs, gaussmark_lib.sweeps
-from gaussmark_lib import cli
+import gaussmark_lib, gaussmark_lib.workbench.runs, gaussmark_lib.workbench.sweeps
+from gaussmark_lib.workbench import cli
 for words in {ASKED}:
     cli.main(words)
     heavy = {{"torch", "transformers", "papermill", "distributed", "nbformat"}} & set(sys.modules)

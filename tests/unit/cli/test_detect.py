@@ -10,11 +10,13 @@ import pytest
 import tiny_lm
 from command_lines import Terminal, answer, lines, rows
 
-from gaussmark_lib import cli, joint, models, perturb, promise, score, tracing, verdict
-from gaussmark_lib.cli import answers, batches
+from gaussmark_lib import models, perturb, score
+from gaussmark_lib.beyond import joint, promise, tracing
+from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.tracing.authors import windows
+from gaussmark_lib.workbench import cli, verdict
+from gaussmark_lib.workbench.cli import answers, batches
 
 WM, KEY = Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1)
 TEXTS = [

@@ -7,10 +7,10 @@ import pytest
 import tiny_gguf
 from command_lines import answer, rows
 
-from gaussmark_lib import cli
+from gaussmark_lib.beyond.release import requantised
+from gaussmark_lib.beyond.tracing import Codebook
 from gaussmark_lib.keys import Key
-from gaussmark_lib.release import requantised
-from gaussmark_lib.tracing import Codebook
+from gaussmark_lib.workbench import cli
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*plain English paragraph:UserWarning")
 WEIGHT = "model.layers.1.mlp.down_proj.weight"

@@ -9,9 +9,10 @@ import pytest
 import tiny_lm
 from command_lines import Terminal, answer, lines, rows
 
-from gaussmark_lib import cli, errors, generate, perturb
-from gaussmark_lib.cli import answers
+from gaussmark_lib import errors, generate, perturb
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import cli
+from gaussmark_lib.workbench.cli import answers
 
 WM, KEY, N = Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1), 9
 

@@ -10,12 +10,14 @@ import pytest
 from command_lines import answer, lines, rows
 from scipy.stats import binom
 
-from gaussmark_lib import cli, generate, models, perturb, stats, tracing
+from gaussmark_lib import generate, models, perturb, stats
+from gaussmark_lib.beyond import tracing
+from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.engine import typography
 from gaussmark_lib.gradients import norms
 from gaussmark_lib.keys import Key
-from gaussmark_lib.tracing.authors import windows
 from gaussmark_lib.weights import Watermark
+from gaussmark_lib.workbench import cli
 
 TEXTS = ["Returns the mean,\nof the values.", "A list of all names."]
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from command_lines import answer
 
-from gaussmark_lib import models, promise, score, texts
+from gaussmark_lib import models, score, texts
+from gaussmark_lib.beyond import promise
 from gaussmark_lib.engine import packages
-from gaussmark_lib.experiments import begin
 from gaussmark_lib.keys import Key
+from gaussmark_lib.workbench import begin
 
 PRINTED = re.compile(r"weight (\S+), sigma (\S+)\n")
 

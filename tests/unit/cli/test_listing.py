@@ -8,12 +8,13 @@ import tiny_lm
 import tracked
 from command_lines import answer
 
-from gaussmark_lib import cli, files, weights
-from gaussmark_lib.cli import answers
+from gaussmark_lib import files, weights
 from gaussmark_lib.engine import packages
-from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs import presets
-from gaussmark_lib.sweeps import grid
+from gaussmark_lib.workbench import cli
+from gaussmark_lib.workbench.cli import answers
+from gaussmark_lib.workbench.runs import notebook as notebooks
+from gaussmark_lib.workbench.runs import presets
+from gaussmark_lib.workbench.sweeps import grid
 
 LISTS = ["notebooks", "presets", "grids", "clusters", "records"]
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from gaussmark_lib import cli, files, models, perturb, verdict
-from gaussmark_lib.cli import notebooks
+from gaussmark_lib import files, models, perturb
 from gaussmark_lib.perturb import Key
-from gaussmark_lib.runs.parameters import yaml
+from gaussmark_lib.workbench import cli, verdict
+from gaussmark_lib.workbench.cli import notebooks
+from gaussmark_lib.workbench.runs.parameters import yaml
 
 TEXT = (files.ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -6,9 +6,10 @@ import pytest
 import tiny_lm
 from command_lines import answer, rows
 
-from gaussmark_lib import cli, perturb
+from gaussmark_lib import perturb
+from gaussmark_lib.beyond.release import attacks
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.release import attacks
+from gaussmark_lib.workbench import cli
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gaussmark_lib import models
-from gaussmark_lib.doclm import card, train
+from gaussmark_lib.workbench.doclm import card, train
 
 RECIPE = train.Recipe(
     vocab=300,

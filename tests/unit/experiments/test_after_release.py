@@ -8,12 +8,12 @@ import tiny_lm
 import tiny_models
 import torch
 
+from gaussmark_experiments import after_release
+from gaussmark_experiments.after_release import HALF, RELEASED, RETRAINED
 from gaussmark_lib import gradients, likelihood, perturb, score
-from gaussmark_lib.experiments import after_release
-from gaussmark_lib.experiments.after_release import HALF, RELEASED, RETRAINED
-from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.beyond.release import attacks, provenance
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.release import attacks, provenance
+from gaussmark_lib.workbench.pairs import Pairs
 
 SIGMA = 0.05
 WM = Watermark(tiny_lm.WEIGHT, SIGMA)

@@ -7,12 +7,12 @@ import tiny_lm
 import tiny_models
 from scipy.stats import norm
 
+from gaussmark_experiments import against_the_key as key
 from gaussmark_lib import perturb, score
-from gaussmark_lib.attacks import askers, learning
-from gaussmark_lib.experiments import against_the_key as key
-from gaussmark_lib.experiments.pairs import Pairs, written
-from gaussmark_lib.joint import public
+from gaussmark_lib.beyond.attacks import askers, learning
+from gaussmark_lib.beyond.joint import public
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench.pairs import Pairs, written
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
 LM = tiny_lm.build()

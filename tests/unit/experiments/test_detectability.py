@@ -7,9 +7,9 @@ import tiny_lm
 import tiny_models
 from scipy.stats import norm
 
+from gaussmark_experiments import detectability
 from gaussmark_lib import generate, gradients, likelihood, perturb, score, stats
-from gaussmark_lib.experiments import detectability
-from gaussmark_lib.experiments.pairs import OWN, PLAIN, WRONG, Pairs
+from gaussmark_lib.workbench.pairs import OWN, PLAIN, WRONG, Pairs
 
 WM = perturb.Watermark(tiny_lm.WEIGHT, 0.4)
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 7, 5, 6)

@@ -5,9 +5,9 @@ import pytest
 import tiny_lm
 from scipy.stats import norm
 
+from gaussmark_experiments import first_watermark as first
 from gaussmark_lib import perturb, score
-from gaussmark_lib.experiments import first_watermark as first
-from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.workbench.pairs import Pairs
 
 LM = tiny_lm.build()
 WM = perturb.Watermark(tiny_lm.WEIGHT, 0.3)

@@ -10,14 +10,14 @@ import tiny_models
 import torch
 from scipy.stats import binomtest, norm
 
+from gaussmark_experiments import kgw_baseline
+from gaussmark_experiments.kgw_baseline import CONTROL, EVERY_TOKEN, NO_PROMPT, attained
+from gaussmark_experiments.one_key_in_production import Human
 from gaussmark_lib import generate, likelihood, score
-from gaussmark_lib.experiments import kgw_baseline
-from gaussmark_lib.experiments.kgw_baseline import CONTROL, EVERY_TOKEN, NO_PROMPT, attained
-from gaussmark_lib.experiments.one_key_in_production import Human
-from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.kgw import exact_tail
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.stats import Estimate
+from gaussmark_lib.workbench.pairs import Pairs
 
 pytestmark = pytest.mark.usefixtures("no_table_of_selfhash")
 LM = tiny_lm.build()

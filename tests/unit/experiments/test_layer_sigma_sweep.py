@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 import tiny_models
 
+from gaussmark_experiments import layer_sigma_sweep
 from gaussmark_lib import generate, gradients, likelihood, perturb, score, stats
-from gaussmark_lib.experiments import layer_sigma_sweep, pairs
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import pairs
 
 WEIGHTS = ["model.layers.0.mlp.up_proj.weight", "model.layers.2.mlp.down_proj.weight"]
 SIGMAS = [0.1, 0.5]

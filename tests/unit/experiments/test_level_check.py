@@ -9,8 +9,8 @@ import tiny_models
 import torch
 from scipy.stats import kstest, norm
 
+from gaussmark_experiments import level_check
 from gaussmark_lib import stats
-from gaussmark_lib.experiments import level_check
 from gaussmark_lib.perturb import Key, Watermark, noise
 from gaussmark_lib.score import score
 

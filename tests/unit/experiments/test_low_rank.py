@@ -10,11 +10,11 @@ import tiny_models
 from matplotlib import pyplot as plt
 from scipy.stats import kstest
 
+from gaussmark_experiments import low_rank
+from gaussmark_experiments.low_rank import DIVIDED, FORGOTTEN, HUMAN, OWN, RIGHT, VANILLA
 from gaussmark_lib import divergence, gradients, likelihood, perturb, rank_reduce, stats
-from gaussmark_lib.experiments import low_rank
-from gaussmark_lib.experiments.low_rank import DIVIDED, FORGOTTEN, HUMAN, OWN, RIGHT, VANILLA
-from gaussmark_lib.experiments.pairs import Pairs
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench.pairs import Pairs
 
 WEIGHTS = [
     ("llama", "model.layers.1.mlp.down_proj.weight"),

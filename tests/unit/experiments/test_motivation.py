@@ -9,9 +9,9 @@ import tiny_lm
 import tiny_models
 import torch
 
+from gaussmark_experiments import motivation
 from gaussmark_lib import divergence, generate, likelihood, perturb, score
-from gaussmark_lib.experiments import motivation
-from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs
+from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs
 
 LM = replace(tiny_lm.build(), model=tiny_models.build("llama", torch.float64))
 MODEL = LM.model

@@ -9,9 +9,10 @@ import tiny_lm
 import tiny_models
 from scipy.stats import norm
 
-from gaussmark_lib import generate, joint
+from gaussmark_experiments import one_key_in_production as production
+from gaussmark_lib import generate
+from gaussmark_lib.beyond import joint
 from gaussmark_lib.errors import InvalidTextError
-from gaussmark_lib.experiments import one_key_in_production as production
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)

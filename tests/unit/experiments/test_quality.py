@@ -11,10 +11,10 @@ import pytest
 import tiny_lm
 import tiny_models
 
+from gaussmark_experiments import quality
 from gaussmark_lib import likelihood, perturb, stats
-from gaussmark_lib.experiments import quality
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.quality import compare, judge
+from gaussmark_lib.workbench.quality import compare, judge
 
 LM = tiny_lm.build()
 WM = Watermark(tiny_lm.WEIGHT, 0.3)

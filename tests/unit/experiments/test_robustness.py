@@ -8,12 +8,13 @@ import pytest
 import tiny_lm
 import tiny_models
 
+from gaussmark_experiments import robustness
 from gaussmark_lib import corrupt, score
-from gaussmark_lib.experiments import robustness
-from gaussmark_lib.experiments.pairs import Pairs
+from gaussmark_lib.beyond.schemes import GaussMark
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.schemes import GaussMark
+from gaussmark_lib.workbench import rewrite  # noqa: F401 - registers edits that need a model
+from gaussmark_lib.workbench.pairs import Pairs
 
 LM = tiny_lm.build()
 KEYS = [Key.from_seed(40 + i) for i in range(6)]

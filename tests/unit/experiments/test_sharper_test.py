@@ -10,19 +10,11 @@ import torch
 from scipy.special import logsumexp
 from scipy.stats import binom
 
-from gaussmark_lib import (
-    channel,
-    corrupt,
-    divergence,
-    generate,
-    gradients,
-    likelihood,
-    perturb,
-    score,
-)
-from gaussmark_lib.experiments import sharper_test
-from gaussmark_lib.experiments.pairs import OWN, WRONG, Pairs
+from gaussmark_experiments import sharper_test
+from gaussmark_lib import corrupt, divergence, generate, gradients, likelihood, perturb, score
+from gaussmark_lib.beyond import channel
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench.pairs import OWN, WRONG, Pairs
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
 LM = tiny_lm.build()

@@ -6,8 +6,8 @@ import pytest
 import tiny_lm
 import tiny_models
 
+from gaussmark_experiments import speed
 from gaussmark_lib import generate, perturb, score
-from gaussmark_lib.experiments import speed
 
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 1, 7)
 RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 12, 5, 9)

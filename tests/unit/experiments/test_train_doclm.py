@@ -4,8 +4,8 @@ import lzma
 
 import tiny_lm
 
-from gaussmark_lib.doclm import train
-from gaussmark_lib.experiments import train_doclm
+from gaussmark_experiments import train_doclm
+from gaussmark_lib.workbench.doclm import train
 
 LM = tiny_lm.build()
 PAGES = ["One page of text.", "Another page, somewhat longer than the first."]

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 import tiny_lm
 
-from gaussmark_lib import tracing
-from gaussmark_lib.experiments import whose_text
+from gaussmark_experiments import whose_text
+from gaussmark_lib.beyond import tracing
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gaussmark_lib import joint
+from gaussmark_lib.beyond import joint
 
 N_TEXTS, N_KEYS = 20, 4000
 

@@ -8,9 +8,10 @@ import pytest
 import tiny_models
 import torch
 
-from gaussmark_lib import gradients, joint
+from gaussmark_lib import gradients
+from gaussmark_lib.beyond import joint
+from gaussmark_lib.beyond.joint import directions
 from gaussmark_lib.engine.terms import Factors
-from gaussmark_lib.joint import directions
 from gaussmark_lib.keys import Key
 from gaussmark_lib.perturb import Watermark
 

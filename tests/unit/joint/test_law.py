@@ -9,8 +9,9 @@ import tiny_models
 import torch
 from scipy.stats import binom, chi2, multivariate_normal, norm
 
-from gaussmark_lib import joint, score
-from gaussmark_lib.joint import directions, law
+from gaussmark_lib import score
+from gaussmark_lib.beyond import joint
+from gaussmark_lib.beyond.joint import directions, law
 from gaussmark_lib.keys import Key
 from gaussmark_lib.perturb import Watermark
 

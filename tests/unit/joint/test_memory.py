@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.stats import kstest
 
+from gaussmark_lib.beyond.joint.directions import Direction
+from gaussmark_lib.beyond.joint.memory import Memory
 from gaussmark_lib.engine.terms import Factors
-from gaussmark_lib.joint.directions import Direction
-from gaussmark_lib.joint.memory import Memory
 
 ROOM = 1 << 30
 normalized = torch.nn.functional.normalize

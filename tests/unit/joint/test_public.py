@@ -14,8 +14,8 @@ import pytest
 from scipy.stats import norm
 
 from gaussmark_lib import stats
+from gaussmark_lib.beyond.joint import Public, public
 from gaussmark_lib.errors import GaussMarkError, KeyFileError, KeyMismatchError
-from gaussmark_lib.joint import Public, public
 
 LEVEL, N = 0.05, 40  # N: tokens of a text
 VECTORS = np.random.default_rng(0).standard_normal((6 * N, 150))

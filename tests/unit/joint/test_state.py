@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tiny_models
 
-from gaussmark_lib import joint
+from gaussmark_lib.beyond import joint
+from gaussmark_lib.beyond.joint import directions
 from gaussmark_lib.errors import KeyFileError, KeyMismatchError
-from gaussmark_lib.joint import directions
 from gaussmark_lib.keys import Key
 from gaussmark_lib.perturb import Watermark
 

@@ -7,9 +7,10 @@ import pytest
 import tiny_models
 from scipy.stats import norm
 
-from gaussmark_lib import joint, score
+from gaussmark_lib import score
+from gaussmark_lib.beyond import joint
+from gaussmark_lib.beyond.joint import stream
 from gaussmark_lib.errors import GaussMarkError, InvalidTextError
-from gaussmark_lib.joint import stream
 from gaussmark_lib.keys import Key
 
 KEYS = [Key.from_seed(i) for i in range(3)]

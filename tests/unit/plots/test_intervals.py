@@ -4,8 +4,8 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from gaussmark_lib.plots import intervals
 from gaussmark_lib.stats import Estimate
+from gaussmark_lib.workbench.plots import intervals
 
 
 def ends(container):

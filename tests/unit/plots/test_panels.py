@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gaussmark_lib.plots import style
-from gaussmark_lib.plots.panels import panels
+from gaussmark_lib.workbench.plots import style
+from gaussmark_lib.workbench.plots.panels import panels
 
 LENGTHS = pd.DataFrame(
     [

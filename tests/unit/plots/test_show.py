@@ -1,4 +1,4 @@
-from gaussmark_lib.plots import show
+from gaussmark_lib.workbench.plots import show
 
 
 def test_texts_are_escaped_and_in_order():

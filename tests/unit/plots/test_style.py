@@ -3,7 +3,7 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 
-from gaussmark_lib.plots import style
+from gaussmark_lib.workbench.plots import style
 
 
 def test_what_is_no_scheme_never_has_a_schemes_colour():

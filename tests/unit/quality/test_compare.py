@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import multinomial
 
 from gaussmark_lib import stats
-from gaussmark_lib.quality import compare
-from gaussmark_lib.quality.compare import CONTROL, GAUSSMARK, STRONG
+from gaussmark_lib.workbench.quality import compare
+from gaussmark_lib.workbench.quality.compare import CONTROL, GAUSSMARK, STRONG
 
 
 def changes(model, shift, n=80, seed=0, measure="toy"):

@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from gaussmark_lib import perturb
 from gaussmark_lib.errors import ParameterError
-from gaussmark_lib.quality import harness
+from gaussmark_lib.workbench.quality import harness
 
 ITEMS = [
     {"q": f"{i} and {i}", "choices": ["is", "are now", "was"], "answer": i % 3} for i in range(6)

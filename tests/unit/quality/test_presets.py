@@ -3,9 +3,9 @@
 import pytest
 
 from gaussmark_lib import texts
-from gaussmark_lib.quality import tasks
-from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs import presets
+from gaussmark_lib.workbench.quality import tasks
+from gaussmark_lib.workbench.runs import notebook as notebooks
+from gaussmark_lib.workbench.runs import presets
 
 
 @pytest.mark.slow

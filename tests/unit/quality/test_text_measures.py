@@ -8,7 +8,7 @@ import tiny_models
 import torch
 
 from gaussmark_lib import stats
-from gaussmark_lib.quality import text_measures
+from gaussmark_lib.workbench.quality import text_measures
 
 
 def embeddings(n, shift=0.0, seed=0):

@@ -5,9 +5,9 @@ import tiny_models
 import torch
 
 from gaussmark_lib import perturb
+from gaussmark_lib.beyond.release import attacks
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.release import attacks
 from gaussmark_lib.weights import Weight
 
 NAME = "model.layers.1.mlp.down_proj.weight"

@@ -10,9 +10,9 @@ import torch
 from scipy import stats as scipy_stats
 
 from gaussmark_lib import perturb
+from gaussmark_lib.beyond.release import attacks, provenance, suspects
 from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.release import attacks, provenance, suspects
 from gaussmark_lib.weights import Weight
 
 KEYS = [Key.from_seed(seed) for seed in range(3)]

@@ -11,10 +11,10 @@ import torch
 from scipy.stats import binom
 
 from gaussmark_lib import models, perturb
+from gaussmark_lib.beyond.release import provenance, requantised
 from gaussmark_lib.engine import gguf_files
 from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.release import provenance, requantised
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*plain English paragraph:UserWarning")
 needs_engine = pytest.mark.skipif(not find_spec("xllamacpp"), reason="without the extra engine")

@@ -9,10 +9,10 @@ import pytest
 import tiny_gguf
 
 from gaussmark_lib import models, perturb
+from gaussmark_lib.beyond.release import provenance, requantised, served
 from gaussmark_lib.engine import llama_cpp
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.release import provenance, requantised, served
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*plain English paragraph:UserWarning")
 DOWN = "model.layers.1.mlp.down_proj.weight"

@@ -15,8 +15,9 @@ from tokenizers import Tokenizer, decoders, processors
 from tokenizers import models as tokenizer_models
 from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
-from gaussmark_lib import corrupt, generate, rewrite
+from gaussmark_lib import corrupt, generate
 from gaussmark_lib.errors import GaussMarkError, InvalidModelError, InvalidTextError
+from gaussmark_lib.workbench import rewrite
 
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 5, 7, 4)
 RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 20, 31, 7)

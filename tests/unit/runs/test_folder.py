@@ -10,7 +10,7 @@ import pytest
 
 from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.runs import folder as records
+from gaussmark_lib.workbench.runs import folder as records
 
 STATUS = {"status": "complete", "finished": "2026-01-01T00:00:01+00:00", "seconds": 1.0}
 

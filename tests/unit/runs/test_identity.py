@@ -13,7 +13,7 @@ from small_notebooks import parameters, write
 
 from gaussmark_lib.engine import corpus, packages
 from gaussmark_lib.errors import ParameterError
-from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.workbench.runs import notebook as notebooks
 
 FILES = {
     "__init__": "",
@@ -22,15 +22,31 @@ FILES = {
     "keys": "class Key: pass",
     "unused": "import gaussmark_lib.score",
     "circle": "from gaussmark_lib import score, circle",
-    "plots/__init__": "",
-    "plots/bars": "from gaussmark_lib import unused\nlabel = 'power'",
-    "record": "",
+    "workbench/__init__": "",
+    "workbench/plots/__init__": "",
+    "workbench/plots/bars": "from gaussmark_lib import unused\nlabel = 'power'",
+    "workbench/record": "",
+    "workbench/widgets/__init__": "from gaussmark_lib.workbench.widgets.panel import Panel",
+    "workbench/widgets/panel": "from gaussmark_lib import unused",
+    "workbench/widgets/playground": "from gaussmark_lib import normal",
     "rooms/__init__": "",
     "rooms/one": "",
     "rooms/two": "def later():\n    from gaussmark_lib.rooms.one import thing",
 }
-ALL = {"score", "normal", "keys", "unused", "circle", "rooms", "rooms.one", "rooms.two"}
-NOTEBOOK = ["%matplotlib inline\nfrom gaussmark_lib import score, record\nimport helper"]
+EXPERIMENTS = {
+    "__init__": "",
+    "robustness": "from gaussmark_experiments.quality import x",
+    "quality": "from gaussmark_lib import normal",
+}
+OURS = ("gaussmark_lib", "gaussmark_experiments")
+PLAYGROUND = {"workbench", "workbench.widgets.playground"}
+TRIED = {f"gaussmark_experiments{name}" for name in ("", ".robustness", ".quality")}
+MODULES = {"score", "normal", "keys", "unused", "circle", "rooms", "rooms.one", "rooms.two"}
+ALL = MODULES | PLAYGROUND | TRIED
+NOTEBOOK = [
+    "%matplotlib inline\nfrom gaussmark_lib import score",
+    "from gaussmark_lib.workbench import record\nimport helper",
+]
 
 
 @pytest.fixture
@@ -38,10 +54,14 @@ def library(tmp_path, monkeypatch) -> Path:
     """A library of a few modules, the embedded model's folder, and a module beside the notebook."""
     for name, source in FILES.items():
         _write(tmp_path / "gaussmark_lib" / f"{name}.py", source)
+    tried = tmp_path / "notebooks" / "gaussmark_experiments"
+    for name, source in EXPERIMENTS.items():
+        _write(tried / f"{name}.py", source)
     _write(tmp_path / "data/doclm/model.safetensors", "weights")
     _write(tmp_path / "helper.py", "from inner.deep import x\nimport json")
-    _write(tmp_path / "inner/deep.py", "from gaussmark_lib.plots import bars")
+    _write(tmp_path / "inner/deep.py", "from gaussmark_lib.workbench.plots import bars")
     monkeypatch.setattr(notebooks, "PACKAGE", tmp_path / "gaussmark_lib")
+    monkeypatch.setattr(notebooks, "EXPERIMENTS", tried)
     monkeypatch.setattr(notebooks, "MODEL", tmp_path / "data" / "doclm")
     return tmp_path
 
@@ -60,12 +80,22 @@ def _write(path: Path, content: str) -> None:
         ("import numpy, gaussmark_lib.keys as k", {"keys"}),
         ("def f():\n    from gaussmark_lib import normal", {"normal"}),
         ("from gaussmark_lib import circle", {"circle", "score", "normal", "keys"}),
-        ("from gaussmark_lib import plots\nfrom gaussmark_lib.plots import bars", set()),
+        (
+            "from gaussmark_lib.workbench import plots\n"
+            "from gaussmark_lib.workbench.plots import bars",
+            {"workbench"},
+        ),
+        ("from gaussmark_lib.workbench.widgets import Panel, panel", {"workbench"}),
+        ("from gaussmark_lib.workbench.widgets import playground", PLAYGROUND | {"normal"}),
         ("from gaussmark_lib.rooms import two", {"rooms", "rooms.one", "rooms.two"}),
+        ("from gaussmark_lib import Key, score", {"score", "normal", "keys"}),
+        ("from gaussmark_lib import Key as K", {"keys"}),
+        ("import gaussmark_lib as gm", {"keys"}),
+        ("from gaussmark_experiments import robustness", TRIED | {"normal"}),
         ("# from gaussmark_lib import score\n'from gaussmark_lib import score'", set()),
         ("!ls\n%timeit x\nfrom gaussmark_lib import normal", {"normal"}),
         ("files = !ls", ALL),
-        ("import helper", {"helper", "inner.deep"}),
+        ("import helper", {"helper", "inner.deep", "workbench"}),
     ],
 )
 def test_the_modules_that_a_cell_uses(library, source, names):
@@ -87,8 +117,8 @@ psi = "x @ g"
 @pytest.mark.parametrize(
     ("file", "content", "changes"),
     [
-        ("gaussmark_lib/plots/bars.py", "label = 'p'", False),
-        ("gaussmark_lib/record.py", "x = 1", False),
+        ("gaussmark_lib/workbench/plots/bars.py", "label = 'p'", False),
+        ("gaussmark_lib/workbench/record.py", "x = 1", False),
         ("gaussmark_lib/unused.py", "psi = 1", False),
         ("gaussmark_lib/score.py", COMMENTED, False),
         ("gaussmark_lib/keys.py", 'class Key:\n    """Said."""\n    pass', False),
@@ -156,15 +186,13 @@ def test_what_cannot_be_read_is_refused(tmp_path, monkeypatch):
 
 
 def test_the_closure_has_every_module_that_a_loaded_one_takes_something_from():
-    importlib.import_module("gaussmark_lib.experiments.kgw_baseline")
+    importlib.import_module("gaussmark_experiments.kgw_baseline")
     folder = notebooks.PACKAGE.parent
     for name, module in list(sys.modules.items()):
-        if not name.startswith("gaussmark_lib") or notebooks.OUTSIDE.match(name):
+        if not name.startswith(OURS) or notebooks.OUTSIDE.match(name):
             continue
         homes = {str(getattr(value, "__module__", None)) for value in vars(module).values()}
-        used = {
-            n for n in homes if n.startswith("gaussmark_lib") and not notebooks.OUTSIDE.match(n)
-        }
+        used = {n for n in homes if n.startswith(OURS) and not notebooks.OUTSIDE.match(n)}
         assert used <= notebooks._closure({name}, folder).keys(), name
     assert notebooks.CORPUS in notebooks._closure({"gaussmark_lib.texts"}, folder)
 

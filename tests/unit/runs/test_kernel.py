@@ -14,9 +14,10 @@ import psutil
 import pytest
 from small_notebooks import code, markdown, parameters, write
 
-from gaussmark_lib import cli, files, runs, sweeps
-from gaussmark_lib.runs import kernel
-from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib import files
+from gaussmark_lib.workbench import cli, runs, sweeps
+from gaussmark_lib.workbench.runs import kernel
+from gaussmark_lib.workbench.runs import notebook as notebooks
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 

@@ -8,7 +8,7 @@ from small_notebooks import code, markdown, parameters, write
 
 from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError, ParameterError
-from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.workbench.runs import notebook as notebooks
 
 
 @pytest.fixture

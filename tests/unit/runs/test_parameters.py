@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaussmark_lib.errors import ParameterError
-from gaussmark_lib.runs import parameters
+from gaussmark_lib.workbench.runs import parameters
 
 CELL = """# where the noise goes
 sigma: float = 0.05  # (0, 1] standard deviation of the # noise

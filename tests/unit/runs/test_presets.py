@@ -9,11 +9,12 @@ import time
 import pytest
 import tracked
 
-from gaussmark_lib import files, runs
+from gaussmark_lib import files
 from gaussmark_lib.errors import ParameterError
-from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs import presets
-from gaussmark_lib.runs.parameters import yaml
+from gaussmark_lib.workbench import runs
+from gaussmark_lib.workbench.runs import notebook as notebooks
+from gaussmark_lib.workbench.runs import presets
+from gaussmark_lib.workbench.runs.parameters import yaml
 
 KGW = "KGW-1", "KGW-2"
 MODEL = "meta-llama/Llama-3.1-8B"

@@ -12,20 +12,20 @@ import nbformat
 import pytest
 from small_notebooks import code, parameters, write
 
-from gaussmark_lib import runs
 from gaussmark_lib.errors import GaussMarkError, ParameterError
-from gaussmark_lib.runs import folder as records
-from gaussmark_lib.runs import kernel
-from gaussmark_lib.runs import notebook as notebooks
+from gaussmark_lib.workbench import runs
+from gaussmark_lib.workbench.runs import folder as records
+from gaussmark_lib.workbench.runs import kernel
+from gaussmark_lib.workbench.runs import notebook as notebooks
 
 RECORDING = """
-from gaussmark_lib import record
+from gaussmark_lib.workbench import record
 import os, sys
 record.record({"x": x, "python": sys.executable, "folder": os.getcwd(), "pid": os.getpid()})
 """
 FORKED = """
 import os, sys
-from gaussmark_lib import record
+from gaussmark_lib.workbench import record
 torch = sys.modules.get("torch")
 record.record({"threads": torch and torch.get_num_threads(), "pid": os.getpid()})
 record.record({"group": os.getpgid(0)})

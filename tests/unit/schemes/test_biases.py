@@ -8,8 +8,8 @@ import tiny_models
 import torch
 
 from gaussmark_lib import generate
+from gaussmark_lib.beyond.schemes import OutputBiases, biases
 from gaussmark_lib.perturb import Key
-from gaussmark_lib.schemes import OutputBiases, biases
 
 KEY, SIGMA = Key.from_seed(4), 0.4
 SCHEME = OutputBiases(KEY, SIGMA)

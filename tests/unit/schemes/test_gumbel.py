@@ -12,8 +12,8 @@ import torch
 from scipy import stats
 
 from gaussmark_lib import generate
+from gaussmark_lib.beyond.schemes import GumbelMax, gumbel
 from gaussmark_lib.perturb import Key
-from gaussmark_lib.schemes import GumbelMax, gumbel
 
 KEY = Key.from_seed(3)
 SCHEME = GumbelMax(KEY, context=2)

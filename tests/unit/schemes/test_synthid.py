@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 
 from gaussmark_lib import generate
+from gaussmark_lib.beyond.schemes import SynthID, synthid
 from gaussmark_lib.perturb import Key
-from gaussmark_lib.schemes import SynthID, synthid
 
 SCHEME = SynthID(Key.from_seed(3), depth=8)
 PROMPTS = [[3, 4, 5]] * 20

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from sweep_places import Place
 
-from gaussmark_lib import record, sweeps
-from gaussmark_lib.runs import kernel
+from gaussmark_lib.workbench import record, sweeps
+from gaussmark_lib.workbench.runs import kernel
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,9 @@ import pytest
 from small_notebooks import parameters, write
 
 from gaussmark_lib.errors import ParameterError
-from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs import presets
-from gaussmark_lib.sweeps import grid
+from gaussmark_lib.workbench.runs import notebook as notebooks
+from gaussmark_lib.workbench.runs import presets
+from gaussmark_lib.workbench.sweeps import grid
 
 PARAMETERS = """
 sigma: float = 0.1  # (0, 1] noise

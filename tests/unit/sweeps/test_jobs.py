@@ -15,9 +15,10 @@ import pytest
 from small_notebooks import code, parameters, write
 from sweep_places import finish, same_files, until
 
-from gaussmark_lib import files, sweeps
+from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.sweeps import jobs
+from gaussmark_lib.workbench import sweeps
+from gaussmark_lib.workbench.sweeps import jobs
 
 pytestmark = [
     # dask-jobqueue drops a cluster whose arguments it refuses, without closing it
@@ -157,7 +158,11 @@ def slurm(tmp_path, monkeypatch) -> Path:
 
 
 def test_jobs_are_submitted_work_and_are_cancelled(slurm, tmp_path):
-    source = "from gaussmark_lib import record; import os; record.record({'job': os.getppid()})"
+    source = """
+import os
+from gaussmark_lib.workbench import record
+record.record({'job': os.getppid()})
+"""
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(source))
     done = sweeps.sweep(
         notebook,
@@ -215,7 +220,7 @@ def test_a_queue_leaves_ctrl_c_as_it_is(inherited):
     source = f"""
 import signal
 signal.signal(signal.SIGINT, signal.{inherited})
-from gaussmark_lib.sweeps import jobs
+from gaussmark_lib.workbench.sweeps import jobs
 jobs.described("slurm")[0].close()
 assert signal.getsignal(signal.SIGINT) == signal.{inherited}
 """

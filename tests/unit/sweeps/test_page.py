@@ -1,9 +1,9 @@
 """A record's findings, in words."""
 
-from gaussmark_lib import runs
-from gaussmark_lib.runs import folder
-from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.sweeps import tour
+from gaussmark_lib.workbench import runs
+from gaussmark_lib.workbench.runs import folder
+from gaussmark_lib.workbench.runs import notebook as notebooks
+from gaussmark_lib.workbench.sweeps import tour
 
 
 def record(tmp_path, **results) -> folder.Run:

@@ -12,10 +12,10 @@ import psutil
 import pytest
 from sweep_places import GRID, family, finish, gone, same_files, until
 
-from gaussmark_lib import cli
-from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.runs.notebook import Notebook
-from gaussmark_lib.sweeps import jobs
+from gaussmark_lib.workbench import cli
+from gaussmark_lib.workbench.runs import notebook as notebooks
+from gaussmark_lib.workbench.runs.notebook import Notebook
+from gaussmark_lib.workbench.sweeps import jobs
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 

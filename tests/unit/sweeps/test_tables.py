@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from gaussmark_lib.runs.folder import Run
-from gaussmark_lib.sweeps import tables
+from gaussmark_lib.workbench.runs.folder import Run
+from gaussmark_lib.workbench.sweeps import tables
 
 PARAMS = {"first": {"x": 1, "seed": 0}, "second": {"x": 2, "seed": 0}, "third": {"x": 3, "seed": 0}}
 ESTIMATE = {"value": 0.5, "low": 0.25, "high": 0.75, "n": 8}

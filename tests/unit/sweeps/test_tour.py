@@ -12,10 +12,11 @@ import pytest
 import tracked
 from small_notebooks import code, markdown, parameters, write
 
-from gaussmark_lib import cli, files, record, runs, stats
-from gaussmark_lib.runs import kernel
-from gaussmark_lib.runs import notebook as notebooks
-from gaussmark_lib.sweeps.tour import mathml, tour
+from gaussmark_lib import files, stats
+from gaussmark_lib.workbench import cli, record, runs
+from gaussmark_lib.workbench.runs import kernel
+from gaussmark_lib.workbench.runs import notebook as notebooks
+from gaussmark_lib.workbench.sweeps.tour import mathml, tour
 
 CLAIM = r"""# {name}: one claim & more
 
@@ -176,7 +177,7 @@ def test_an_interrupted_tour_leaves_no_page(tmp_path, executed, monkeypatch, cap
     def stop(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gaussmark_lib.sweeps.jobs.wait", stop)
+    monkeypatch.setattr("gaussmark_lib.workbench.sweeps.jobs.wait", stop)
     assert cli.main(["tour", "--records", str(tmp_path / "runs")]) == cli.INTERRUPTED
     printed = capsys.readouterr().err
     assert "interrupted; 1 of 3 notebooks are done" in printed, "the one that cannot start"

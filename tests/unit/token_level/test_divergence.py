@@ -8,9 +8,9 @@ import tiny_models
 import torch
 
 from gaussmark_lib import perturb
+from gaussmark_lib.beyond.token_level import divergence as token_divergence
+from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.token_level import divergence as token_divergence
-from gaussmark_lib.token_level import keys as token_keys
 
 WEIGHTS = [
     ("llama", "model.layers.2.mlp.down_proj.weight"),

@@ -10,6 +10,10 @@ import torch
 from scipy import stats as distributions
 
 from gaussmark_lib import generate, perturb, weights
+from gaussmark_lib.beyond.token_level import divergence as token_divergence
+from gaussmark_lib.beyond.token_level import gradients as token_gradients
+from gaussmark_lib.beyond.token_level import keys as token_keys
+from gaussmark_lib.beyond.token_level import quantiles
 from gaussmark_lib.errors import (
     DegenerateScoreError,
     InvalidTextError,
@@ -17,10 +21,6 @@ from gaussmark_lib.errors import (
     PerturbedModelError,
 )
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.token_level import divergence as token_divergence
-from gaussmark_lib.token_level import gradients as token_gradients
-from gaussmark_lib.token_level import keys as token_keys
-from gaussmark_lib.token_level import quantile_test
 
 LOCAL = [
     ("llama", "model.layers.2.mlp.down_proj.weight"),
@@ -131,7 +131,7 @@ def test_under_the_null_gammas_are_independent_hits_binomial_and_the_sum_normal(
     assert distributions.kstest(total["statistic"], "norm").pvalue > 1e-3
     assert np.allclose(10 ** total["log10_p"], distributions.norm.sf(total["statistic"]))
     for level in (0.05, 0.01):
-        exact = quantile_test.exact_level(8, quantile_test.quantile_for(8, level, 0.3), 0.3)
+        exact = quantiles.exact_level(8, quantiles.quantile_for(8, level, 0.3), 0.3)
         detected = int((hits["p_value"] <= level).sum())
         assert distributions.binomtest(detected, 200, exact).pvalue > 1e-3
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from gaussmark_lib.beyond.toys import bounds, closed_forms, softmax
 from gaussmark_lib.stats import threshold
-from gaussmark_lib.toys import bounds, closed_forms, softmax
 
 RICH = softmax.random_model(1024, 64, temperature=10.0, seed=0)
 

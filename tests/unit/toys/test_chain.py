@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from gaussmark_lib.beyond.toys import chain, softmax
 from gaussmark_lib.stats import threshold
-from gaussmark_lib.toys import chain, softmax
 
 MODEL = softmax.random_model(9, 3, seed=7)
 UNIT = softmax.unit_noises(3, 512, seed=0)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from gaussmark_lib.beyond.toys import closed_forms, softmax
 from gaussmark_lib.stats import interval
-from gaussmark_lib.toys import closed_forms, softmax
 
 CELLS = [(1, 0.5), (1, 5.0), (4, 1.0), (64, 0.2), (64, 4.0), (1024, 0.05)]
 

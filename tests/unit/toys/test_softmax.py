@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from gaussmark_lib.beyond.toys import softmax
 from gaussmark_lib.stats import interval, threshold
-from gaussmark_lib.toys import softmax
 
 MODEL = softmax.random_model(12, 2, seed=3)
 

@@ -5,10 +5,11 @@ import pytest
 import tiny_models
 from scipy import stats
 
-from gaussmark_lib import perturb, score, tracing
+from gaussmark_lib import perturb, score
+from gaussmark_lib.beyond import tracing
+from gaussmark_lib.beyond.tracing import Codebook, attribution
 from gaussmark_lib.errors import InvalidTextError, KeyMismatchError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.tracing import Codebook, attribution
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
 X, Y = [[5, 6, 7], [8]], [[9, 10, 11, 12, 13, 14], [15, 16, 17, 18]]

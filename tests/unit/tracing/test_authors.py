@@ -10,11 +10,12 @@ import tiny_models
 import torch
 from scipy import stats
 
-from gaussmark_lib import gradients, perturb, score, tracing
+from gaussmark_lib import gradients, perturb, score
+from gaussmark_lib.beyond import tracing
+from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.tracing.authors import windows
 
 KEYS = [Key.from_seed(i) for i in range(4)]
 RNG = np.random.default_rng(0)

@@ -10,10 +10,11 @@ import pytest
 from scipy import stats
 from secrecy import assert_not_shown, leaks
 
-from gaussmark_lib import evidence, generate, perturb, schemes, score
+from gaussmark_lib import evidence, generate, perturb, score
+from gaussmark_lib.beyond import schemes
+from gaussmark_lib.beyond.tracing import Codebook, attribution
 from gaussmark_lib.errors import GaussMarkError, KeyFileError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.tracing import Codebook, attribution
 
 X = [[5, 6, 7], [8]]
 

@@ -11,11 +11,12 @@ import tiny_models
 import torch
 from scipy import stats
 
-from gaussmark_lib import perturb, score, tracing
+from gaussmark_lib import perturb, score
+from gaussmark_lib.beyond import tracing
+from gaussmark_lib.beyond.tracing import spans as scan
+from gaussmark_lib.beyond.tracing.spans import of_blocks
 from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.tracing import spans as scan
-from gaussmark_lib.tracing.spans import of_blocks
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
 KEYS = [Key.from_seed(i) for i in range(3)]

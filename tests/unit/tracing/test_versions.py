@@ -5,7 +5,8 @@ import pytest
 import tiny_models
 from scipy.stats import binom, norm
 
-from gaussmark_lib import gradients, score, stats, tracing
+from gaussmark_lib import gradients, score, stats
+from gaussmark_lib.beyond import tracing
 from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.perturb import Key, Watermark
 

@@ -14,9 +14,9 @@ import pytest
 import tiny_lm
 
 from gaussmark_lib import models, perturb
-from gaussmark_lib.experiments.playground import Question, Session
 from gaussmark_lib.perturb import Key
-from gaussmark_lib.widgets import Panel, form, render
+from gaussmark_lib.workbench.widgets import Panel, form, render
+from gaussmark_lib.workbench.widgets.playground import Question, Session
 
 ASKED = Question("The function", tiny_lm.WEIGHT, psi=2.0, n_tokens=10)
 

@@ -1,0 +1,333 @@
+"""A marked GGUF file, served by llama.cpp in many ways, and its answers tested from their
+characters without their prompts.
+
+The engine knows nothing of the watermark. Each key gets a file of its own (``perturb.export_gguf``)
+and each *way* of serving it: the file as exported, or all of it in another quantisation; how tokens
+are drawn; a cache of 8 bits; tokens drafted by the unmarked base. The control is the unmarked base
+file, served in the same way.
+
+Two numbers are known before a marked file writes anything. θ′ and θ are the marked matrix and the
+base's, read from their files in the *same* quantisation; Δ = θ′ − θ:
+
+    share  s = ⟨ξ, Δ⟩/‖ξ‖²,      change = ‖Δ − ξ‖/‖ξ‖.
+
+To first order, mean ψ of the answers is s times what the base's answers promise in the same way of
+serving (``promise``, which estimates the temperature from a text).
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import gguf
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy.stats import norm
+from torch import Tensor
+
+from gaussmark_lib import gradients, models, perturb, score, stats
+from gaussmark_lib.beyond import promise
+from gaussmark_lib.beyond.release import provenance, requantised
+from gaussmark_lib.engine import gguf_files, gguf_writing, llama_cpp
+from gaussmark_lib.engine.llama_cpp import PLAIN
+from gaussmark_lib.errors import InvalidModelError
+from gaussmark_lib.keys import Key
+from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight
+
+EXPORTED = "as exported"
+FORMS = (
+    "Explain {} in simple words.",
+    "Tell me the history of {}.",
+    "Write a short story in which {} matters.",
+    "What should somebody know who begins with {}?",
+    "Why do people care about {}?",
+)
+TOPICS = (
+    "bread",
+    "glaciers",
+    "chess",
+    "vaccines",
+    "bridges",
+    "honey bees",
+    "sailing",
+    "jazz",
+    "earthquakes",
+    "paper",
+    "gardens",
+    "the moon",
+    "running",
+    "clocks",
+    "salt",
+    "maps",
+)
+
+
+class Way(NamedTuple):
+    """How a file is served."""
+
+    quantisation: str | None = None  # of all its matrices; None: as exported
+    sampling: Mapping[str, float] = PLAIN
+    q8_cache: bool = False
+    is_drafted: bool = False  # by the unmarked base
+
+
+FILES = {EXPORTED: Way()} | {kind: Way(kind) for kind in requantised.TYPES}
+SERVING = {
+    "temperature 0.7": Way(sampling=PLAIN | {"temperature": 0.7}),
+    "top-p 0.95": Way(sampling=PLAIN | {"top_p": 0.95}),
+    "min-p 0.05": Way(sampling=PLAIN | {"min_p": 0.05}),
+    "the engine's defaults": Way(sampling={}),
+    "speculative": Way(is_drafted=True),
+    "8-bit cache": Way(q8_cache=True),
+}
+
+
+def missing(model: str) -> str:
+    """Why this model cannot be served here, as a sentence; empty where it can."""
+    if not llama_cpp.is_installed():
+        return (
+            "llama.cpp is not installed here, so nothing was served: `make .venv/.extra-engine`"
+            " installs it."
+        )
+    try:
+        models.gguf_file(model)
+    except InvalidModelError:
+        return (
+            f"llama.cpp serves GGUF files, and {model} is none, so nothing was served:"
+            " `-p model smollm2` runs this notebook on a model that is."
+        )
+    return ""
+
+
+def questions(n: int, seed: int = 0) -> list[str]:
+    """Return n questions for a chat, in the seed's order; after 80 they come again."""
+    every = [form.format(topic) for form in FORMS for topic in TOPICS]
+    order = np.random.default_rng(seed).permutation(len(every))
+    return [every[order[number % len(every)]] for number in range(n)]
+
+
+def seed_of(way: str, number: int, seed: int) -> int:
+    """The engine's seed for an answer: no two answers of a run share one."""
+    digest = hashlib.sha256(f"{seed}/{way}/{number}".encode()).digest()
+    return int.from_bytes(digest[:4], "little") >> 1
+
+
+@dataclass
+class Files:
+    """The base file in every quantisation, and marked copies of it."""
+
+    base: Path
+    wm: Watermark
+    folder: Path
+    readers: dict[Path, gguf.GGUFReader] = field(default_factory=dict)
+
+    def reader(self, path: Path) -> gguf.GGUFReader:
+        """A file's header and tensors; parsing a header takes about a second."""
+        if path not in self.readers:
+            self.readers[path] = gguf_files.read(path)
+        return self.readers[path]
+
+    def unmarked(self, quantisation: str | None) -> Path:
+        """The base file, in a quantisation."""
+        if quantisation is None:
+            return self.base
+        path = self.folder / f"base.{quantisation}.gguf"
+        if not path.exists():
+            requantised.write(self.base, path, quantisation)
+        return path
+
+    def marked(self, key: Key, quantisation: str | None) -> Path:
+        """The marked file of a key, in a quantisation.
+
+        Each tensor is quantised by itself, so the marked file in a quantisation is the base file in
+        it with one tensor replaced (but for the header's three values): only that one is made anew.
+        """
+        path = self.folder / f"{key.key_id}.{quantisation}.gguf"
+        if path.exists():
+            return path
+        if quantisation is None:
+            return perturb.export_gguf(self.base, self.wm, key, path)
+        name, content, kind = self.content(key, quantisation)
+        base = self.reader(self.unmarked(quantisation))
+        gguf_writing.write(base, path, {name: kind}, lambda _: content)
+        return path
+
+    def change(self, key: Key, quantisation: str | None) -> Float[Tensor, "d_out d_in"]:
+        """Δ = θ′ − θ, of the marked file and the base's in the same quantisation."""
+        base = self.reader(self.unmarked(quantisation))
+        theta = gguf_files.matrix(base, self.wm.weight)
+        if quantisation is None:
+            marked = gguf_files.matrix(self.reader(self.marked(key, None)), self.wm.weight)
+        else:
+            name, content, kind = self.content(key, quantisation)
+            marked = gguf_files.decoded(base, name, content, kind)
+        return marked - theta
+
+    def content(self, key: Key, quantisation: str) -> tuple[str, np.ndarray, gguf_writing.Kind]:
+        """The marked tensor in a quantisation: the file's name for it, its bytes and its type."""
+        exported = self.reader(self.marked(key, None))
+        tensor = gguf_files.tensor(exported, self.wm.weight)
+        kind = requantised.fitting(tensor, gguf_writing.Kind[quantisation])
+        return tensor.name, requantised.converted(tensor, kind), kind
+
+    def forget(self, key: Key) -> None:
+        """Remove the files of a key."""
+        for path in self.folder.glob(f"{key.key_id}.*"):
+            self.readers.pop(path, None)
+            path.unlink()
+
+
+@contextmanager
+def files(base: Path, wm: Watermark) -> Iterator[Files]:
+    """The files of a measurement, in a folder that goes when it ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Files(base, wm, Path(folder))
+
+
+def weights(files: Files, keys: Sequence[Key]) -> pd.DataFrame:
+    """What of each key's noise is in its files.
+
+    Returns:
+        One row per file of ``FILES`` and key: ``file, key`` (its number), ``share``, ``change``,
+        and ``psi_w``, ψ of weights (``provenance``), against the base in the same quantisation.
+    """
+    rows = []
+    theta = gguf_files.matrix(files.reader(files.base), files.wm.weight)
+    placed = PlacedWatermark(None, files.wm, [Weight.alone(files.wm.weight, theta)])
+    for number, key in enumerate(keys):
+        xi = perturb.drawn(placed, [key])[0][0]
+        for name, way in FILES.items():
+            delta = files.change(key, way.quantisation)
+            along = (xi * delta).sum()
+            rows.append(
+                {
+                    "file": name,
+                    "key": number,
+                    "share": (along / xi.norm() ** 2).item(),
+                    "change": ((delta - xi).norm() / xi.norm()).item(),
+                    "psi_w": (along / (files.wm.sigma * delta.norm())).item(),
+                }
+            )
+        files.forget(key)
+    return pd.DataFrame(rows)
+
+
+def answers(
+    lm: models.LM,
+    files: Files,
+    keys: Sequence[Key],
+    ways: Mapping[str, Way],
+    prompts: Sequence[str],
+    n_tokens: int,
+    *,
+    n_base: int,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Serve each key's file and the base in each way, and test what they write.
+
+    Args:
+        lm: the base model, as ``models.load`` reads it from ``files.base``.
+        prompts: one per key: what is asked of a chat model, or what another one goes on from.
+        n_tokens: of each answer, which goes on where the model would end it.
+        n_base: the base answers the prompts of so many keys, the first ones.
+
+    Returns:
+        One row per way, key and file: ``way, key`` (its number), ``is_marked``, ``n_tokens``,
+        ``psi`` (under the key), ``wrong`` (under the next key), and of the base's answers
+        ``promised``: the mean ψ that a marked answer of this kind would have.
+    """
+    rows = []
+    for number, key in enumerate(keys):
+        for name, way in ways.items():
+            paths = [files.marked(key, way.quantisation)]
+            if number < n_base:
+                paths.append(files.unmarked(way.quantisation))
+            for path in paths:
+                is_marked = path == paths[0]
+                server = llama_cpp.serve(
+                    path, q8_cache=way.q8_cache, draft=files.base if way.is_drafted else None
+                )
+                [response] = llama_cpp.answers(
+                    server,
+                    [prompts[number]],
+                    n_tokens,
+                    seed_of(f"{name}/{is_marked}", number, seed),
+                    {**way.sampling, "ignore_eos": True},
+                    is_chat=lm.is_chat,
+                )
+                rows.append((name, number, is_marked, llama_cpp.text(response)))
+        files.forget(key)
+    table = pd.DataFrame(rows, columns=["way", "key", "is_marked", "text"])
+    texts = [lm.encode(text)[:n_tokens] for text in table.pop("text")]
+    return tested(lm, files.wm, keys, table.assign(n_tokens=[len(ids) for ids in texts]), texts)
+
+
+def tested(
+    lm: models.LM,
+    wm: Watermark,
+    keys: Sequence[Key],
+    table: pd.DataFrame,
+    texts: Sequence[list[int]],
+) -> pd.DataFrame:
+    """The table with ``psi, wrong, promised`` of each text."""
+    placed, unknown = wm.on(lm.model), lm.unknown_prompt()
+    psi = np.empty((len(texts), 2))
+    lengths = np.empty(len(texts))  # ‖G‖
+    for gradient in gradients.gradients(lm.model, [unknown] * len(texts), texts, wm):
+        key = table["key"][gradient.text]
+        two = [keys[key], keys[key - 1]]
+        psi[gradient.text] = score.psi([gradient], placed, two)[0]
+        lengths[gradient.text] = gradient.norm
+    of_base = np.flatnonzero(~table["is_marked"])
+    promises = promise.table(
+        lm.model,
+        [unknown] * len(of_base),
+        [texts[i] for i in of_base],
+        wm,
+        unknown_prompt=unknown,
+    )
+    promised = np.full(len(texts), np.nan)
+    promised[of_base] = promise.mean_psi(promises["information"], lengths[of_base], wm.sigma)
+    return table.assign(psi=psi[:, 0], wrong=psi[:, 1], promised=promised)
+
+
+def forecasts(answers: pd.DataFrame, weights: pd.DataFrame) -> pd.DataFrame:
+    """The table of :func:`answers` with ``forecast``: what each base answer promises, times the
+    mean share of ξ in the files that are served in this way.
+    """
+    shares = weights.groupby("file")["share"].mean()
+    share = answers["way"].map(shares).fillna(shares[EXPORTED])
+    return answers.assign(forecast=answers["promised"] * share)
+
+
+def measured_by_forecast(table: pd.DataFrame, ways: Sequence[str]) -> stats.Estimate:
+    """Mean ψ of the marked answers in these ways, divided by their mean forecast, over keys."""
+    rows = table[table["way"].isin(ways)]
+    is_marked = rows["is_marked"].to_numpy()
+    columns = [
+        np.where(is_marked, rows["psi"], 0.0),
+        is_marked,
+        np.where(is_marked, 0.0, rows["forecast"]),
+        ~is_marked,
+    ]
+
+    def quotient(rows: Float[np.ndarray, "n 4"]) -> float:
+        psi, n_marked, forecast, n_base = rows.sum(0)
+        return (psi / n_marked) / (forecast / max(n_base, 1)) if forecast else np.inf
+
+    return stats.interval(np.column_stack(columns), quotient, cluster=rows["key"])
+
+
+def alarms(lm: models.LM, files: Files, keys: Sequence[Key], level: float) -> pd.DataFrame:
+    """The unmarked base in each quantisation, tested from its weights: ``file, n_hits, n_keys``."""
+    rows = []
+    for kind in requantised.TYPES:
+        found = provenance.weights(lm.model, files.unmarked(kind), files.wm, keys)
+        n_hits = int((norm.sf(found["psi"]) <= level).sum())
+        rows.append({"file": kind, "n_hits": n_hits, "n_keys": len(keys)})
+    return pd.DataFrame(rows)

@@ -1,0 +1,34 @@
+"""All schemes by name: ``schemes.named(wm, key, ["GaussMark", "KGW-2"])``. A scheme is one file in
+this folder and its test.
+
+==================  ==========================================================================
+``gaussmark``       the paper's: noise on one weight, vanilla and rank-reduced; token-level keys
+``kgw`` (core)      green lists (Kirchenbauer et al., arXiv:2301.10226): KGW-1, KGW-2
+``synthid``         tournament sampling (Dathathri et al., Nature 634, 2024)
+``gumbel``          Gumbel-max sampling (Aaronson 2022)
+``biases``          Gaussian noise on the output biases (Christ et al. 2024)
+==================  ==========================================================================
+"""
+
+# first, because schemes are listed in the order in which they are registered
+from gaussmark_lib.kgw import KGW
+from gaussmark_lib.scheme import COLUMNS, Scheme, named, register
+
+# isort: split
+from gaussmark_lib.beyond.schemes.biases import OutputBiases
+from gaussmark_lib.beyond.schemes.gaussmark import GaussMark, TokenKeys
+from gaussmark_lib.beyond.schemes.gumbel import GumbelMax
+from gaussmark_lib.beyond.schemes.synthid import SynthID
+
+__all__ = [
+    "COLUMNS",
+    "KGW",
+    "GaussMark",
+    "GumbelMax",
+    "OutputBiases",
+    "Scheme",
+    "SynthID",
+    "TokenKeys",
+    "named",
+    "register",
+]

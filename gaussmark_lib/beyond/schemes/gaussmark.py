@@ -1,0 +1,109 @@
+"""The paper's schemes as a ``Scheme``: vanilla, rank-reduced, and with token-level keys (Algs. 3
+and 4), tested by hits or by a weighted sum.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from transformers import PreTrainedModel
+
+from gaussmark_lib import score
+from gaussmark_lib.beyond.token_level import divergence as token_divergence
+from gaussmark_lib.beyond.token_level import keys as token_keys
+from gaussmark_lib.errors import InvalidWatermarkError
+from gaussmark_lib.keys import Key
+from gaussmark_lib.scheme import Keys, Scheme, register
+from gaussmark_lib.tokens import Texts
+from gaussmark_lib.weights import Watermark
+
+
+@dataclass(frozen=True)
+class GaussMark(Scheme):
+    """Noise on one weight; ``statistic`` is ψ, of texts in which a share ``edited`` was exchanged
+    (``channel``). ``dtype`` is the lowest precision of scoring that will do (``score.score``).
+    """
+
+    wm: Watermark
+    key: Key
+    name: str = "GaussMark"
+    edited: float = 0.0
+    dtype: str | None = field(default=None, repr=False)  # no part of who writes a text
+
+    def writing(
+        self, model: PreTrainedModel, n: int, keys: Keys = None, is_greedy: bool = False
+    ) -> dict:
+        return {"marks": [(self.wm, key) for key in self.key_of_each(n, keys)]}
+
+    def score(
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
+    ) -> pd.DataFrame:
+        keys = self.key_of_each(len(responses), keys)
+        settings = {"dtype": self.dtype, "edited": self.edited, "paired": True}
+        table = score.score(model, prompts, responses, self.wm, keys, **settings)
+        return table.rename(columns={"psi": "statistic"})
+
+
+register("GaussMark")(lambda wm, key: GaussMark(replace(wm, rank_dropped=0), key))
+
+
+@register("GaussMark, sharper")
+def sharper(wm: Watermark, key: Key) -> GaussMark:
+    return GaussMark(replace(wm, rank_dropped=0), key, name="GaussMark, sharper", edited=0.1)
+
+
+@register("rank-reduced")
+def rank_reduced(wm: Watermark, key: Key) -> GaussMark:
+    if not wm.rank_dropped:
+        raise InvalidWatermarkError(
+            "rank-reduced: expected a watermark with rank_dropped ≥ 1, got 0, which is the vanilla"
+            " scheme"
+        )
+    return GaussMark(wm, key, name="rank-reduced")
+
+
+@dataclass(frozen=True)
+class TokenKeys(Scheme):
+    """Fresh noise for each token, tested by the number of hits at level ``alpha_0`` (``"hits"``,
+    Alg. 4) or by the weighted sum of the Γ_k (``"sum"``).
+    """
+
+    wm: Watermark
+    key: Key
+    alpha_0: float = 0.5
+    test: str = "hits"
+
+    @property
+    def name(self) -> str:
+        return f"token keys, {self.test}"
+
+    def generate(
+        self,
+        model: PreTrainedModel,
+        prompts: Texts,
+        n_tokens: int,
+        *,
+        keys: Keys = None,
+        **sampling,
+    ) -> list[list[int]]:
+        keys = self.key_of_each(len(prompts), keys)
+        return token_keys.sample(model, prompts, n_tokens, self.wm, keys, **sampling)
+
+    def score(
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
+    ) -> pd.DataFrame:
+        keys = self.key_of_each(len(responses), keys)
+        gammas = token_keys.per_token(model, prompts, responses, self.wm, keys)
+        return token_keys.from_gammas(gammas, self.test, self.alpha_0)
+
+    def divergences(
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
+    ) -> Float[np.ndarray, " texts"]:
+        keys = self.key_of_each(len(responses), keys)
+        return token_divergence.per_text(model, prompts, responses, self.wm, keys)
+
+
+register("token keys")(TokenKeys)
+register("token keys, sum")(partial(TokenKeys, test="sum"))

@@ -1,0 +1,198 @@
+"""The paper's two power bounds, in the form that their proofs give, and where a statement is
+printed otherwise (arXiv:2501.13941).
+
+*Linear softmax* (paper, Cor. "alt2"). With τ = Φ⁻¹(1−α), ξ = σZ and Γ_a(Z) the (1−a) quantile of
+⟨Z, ∇ log p_θ(y)⟩ over y ~ p_θ, a miss has ⟨ξ, ∇⟩ ≤ στ‖∇‖ and E_θ exp⟨ξ, ∇⟩ ≥ a exp(σ Γ_a(Z)), so
+for every σ > 0 and a in (0, 1)
+
+    β ≤ exp(K(σ)) / a,      K(σ) = log E_θ exp(σ τ ‖∇‖) + log E_Z exp(−σ Γ_a(Z)).
+
+The printed corollary leaves τ out of K, so that its bound does not depend on the level, and asks
+that Λ = −sup_σ K(σ)/σ be ≥ 0. That is never met: K is convex with K(0) = 0, so K(σ)/σ rises to τ
+max‖∇‖ − min_Z Γ_a(Z) ≥ τ max‖∇‖ > 0. :func:`corollary` uses K at the σ in question.
+
+*Strongly log-concave* (paper, Thm. "main_sc"). If log p_{θ+ξ}(y) ≤ log p_θ(y) + ⟨ξ, ∇⟩ − η‖ξ‖²/2
+for all ξ, then
+
+    β ≤ (1 + ησ²)^{−d/2} Φ(τ √(1 + ησ²)) E_θ exp(τ σ ‖∇‖).
+
+For y ~ N(θ, Σ) this holds with η = λ_min(Σ⁻¹); the paper prints λ_min(Σ), another number unless Σ =
+I.
+"""
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy import special, stats
+
+from gaussmark_lib.beyond.toys import closed_forms, softmax
+from gaussmark_lib.beyond.toys.softmax import Keys, LinearSoftmax
+from gaussmark_lib.stats import threshold
+
+
+def quantile(model: LinearSoftmax, unit_noise: Keys, share: float) -> Float[np.ndarray, " keys"]:
+    """Γ_a(Z) of each key: the largest t with P_{y ~ p_θ}(⟨Z, ∇⟩ ≥ t) ≥ a.
+
+    "At least t", not "above t": with finitely many outcomes only this one carries the mass a that
+    the proof uses.
+    """
+    inner = unit_noise @ model.gradients.T
+    order = np.argsort(-inner, axis=1)
+    mass = np.cumsum(model.base_p[order], axis=1)
+    last = (mass >= share * (1 - 1e-12)).argmax(axis=1)[:, None]  # of the outcomes that make up a
+    return np.take_along_axis(inner, np.take_along_axis(order, last, axis=1), axis=1)[:, 0]
+
+
+def log_k(
+    model: LinearSoftmax,
+    sigma: float,
+    tau: float,
+    direction_quantile: Float[np.ndarray, " directions"],
+) -> float:
+    """K(σ). Γ(Z) = ‖Z‖ Γ(Z/‖Z‖): the length χ_d is integrated and only the direction averaged over
+    draws, since a few rare lengths would decide the mean.
+    """
+    numerator = special.logsumexp(sigma * tau * model.grad_norms, b=model.base_p)
+    log_w = log_mgf_chi(len(model.theta), -sigma * direction_quantile)
+    return float(numerator + special.logsumexp(log_w) - np.log(len(log_w)))
+
+
+def corollary(
+    model: LinearSoftmax,
+    sigmas: list[float],
+    level: float,
+    unit_noise: Keys,
+    shares: list[float],
+    tau: float | None = None,
+) -> pd.DataFrame:
+    """The corollary's bound on β at each σ, at the best of the given shares a: ``sigma, share,
+    bound`` (capped at 1), ``slope`` = K(σ)/σ there (the bound needs it negative).
+
+    Args:
+        tau: None for the level's; 1 gives the printed corollary.
+    """
+    tau = threshold(level) if tau is None else tau
+    directions = unit_noise / np.linalg.norm(unit_noise, axis=1, keepdims=True)
+    quantiles = {share: quantile(model, directions, share) for share in shares}
+    rows = []
+    for sigma in sigmas:
+        k = {share: log_k(model, sigma, tau, values) for share, values in quantiles.items()}
+        share = min(shares, key=lambda a: k[a] - np.log(a))
+        rows.append((sigma, share, _capped(k[share] - np.log(share)), k[share] / sigma))
+    return pd.DataFrame(rows, columns=["sigma", "share", "bound", "slope"])
+
+
+def _capped(log_bound: float) -> float:
+    """A bound on a probability."""
+    return np.exp(min(0.0, log_bound))
+
+
+def log_mgf_chi(dim: int, t: Float[np.ndarray, "..."] | float) -> Float[np.ndarray, "..."] | float:
+    """log E exp(t χ_d), elementwise in t; under p_θ = N(θ, I_d) the gradient's norm is χ_d.
+
+    The tilted density is log-concave with curvature at least 1: all but 1e-21 of it lies within ten
+    units of its peak.
+    """
+    t = np.asarray(t, dtype=float)[..., None]
+    root = np.sqrt(t**2 + 4 * (dim - 1))
+    other = 2 * (dim - 1) / np.maximum(root - t, 1e-300)  # the same, without cancellation at t < 0
+    peak = np.where(t > 0, (t + root) / 2, other)  # of t r + (d−1) log r − r²/2
+    low = np.maximum(0.0, peak - 10)
+    node, weight = np.polynomial.legendre.leggauss(160)
+    r = low + (peak + 10 - low) * (node + 1) / 2
+    return special.logsumexp(
+        t * r + stats.chi.logpdf(r, dim), b=weight * (peak + 10 - low) / 2, axis=-1
+    )
+
+
+def strongly_log_concave(
+    dim: int, sigma: float, level: float, variance: float = 1.0, eta: float | None = None
+) -> float:
+    """The theorem's bound on β for y ~ N(θ, variance · I_d), whose gradients have norm
+    χ_d/√variance, capped at 1; η is 1/variance by default.
+    """
+    tau = threshold(level)
+    growth = np.log1p((1 / variance if eta is None else eta) * sigma**2)
+    return _capped(
+        -dim / 2 * growth
+        + stats.norm.logcdf(tau * np.exp(growth / 2))
+        + log_mgf_chi(dim, tau * sigma / np.sqrt(variance))
+    )
+
+
+def large_noise_limit(
+    model: LinearSoftmax, scale: float, level: float, unit_noise: Keys
+) -> tuple[float, float, float]:
+    """Display "extreme_case": β = P(sup_y ⟨Z, ∇⟩ ≤ τR/r) as σ → ∞. What holds is β ≤ P(sup_y ⟨Z, ∇⟩
+    ≤ τR). Both, and the exact β.
+
+    Features ``scale`` times as long, with θ divided by as much, are the same model. But in the
+    printed event they scale the left side alone.
+    """
+    model = LinearSoftmax(model.theta / scale, model.features * scale)
+    largest = (unit_noise @ model.gradients.T).max(axis=1)
+    tau, big, small = threshold(level), model.grad_norms.max(), model.grad_norms.min()
+    as_printed, repaired = ((largest <= end).mean() for end in (tau * big / small, tau * big))
+    return as_printed, repaired, 1 - softmax.power_limit(model, level, unit_noise)
+
+
+def printed(rich: LinearSoftmax, n_keys: int = 1024, seed: int = 0) -> pd.DataFrame:
+    """Where a printed statement is not what its proof gives: ``where``, what the numbers are
+    (``quantity``), ``printed``, ``exact``. The proofs' ideas hold in every case; what is listed is
+    a factor, a sign, a logarithm or a range.
+
+    * Lemma "gaussian_details", ψ ≳ σ²√d/√(1+σ²): but ψ ≤ ‖ξ‖/σ, about √d whatever σ is. Its second
+      claim is power 1−β, here .99, once σ√d ≳ √log(1/min(α, β)): at d = 1 the power tends to 2α;
+      σ√d/√(1+σ²) must be large.
+    * After "extreme_case": P(‖Z‖ ≤ τR/r) ≤ exp(−dr/16R) once 2√log(1/α) ≤ √(dr/2R). It takes
+      (R/r)², not R/r: 2√log(1/α) ≤ √(d/2) r/R gives P(‖Z‖ ≤ τR/r) ≤ P(χ²_d ≤ d/2) ≤ exp(−d/16).
+    * Corollary "alt2": its bound on β does not contain the level (τ was lost between two lines of
+      the proof), yet β → 1 as α → 0.
+    * Before theorem "main_sc": N(θ, Σ) is η-strongly log-concave with η = λ_min(Σ). It is
+      λ_min(Σ⁻¹). Rescaled, Σ = 4I is the Gaussian example at σ/2.
+    """
+    keys, keys_2 = (softmax.unit_noises(dim, n_keys, seed) for dim in (len(rich.theta), 2))
+    spread, level = 10.0, 1e-10  # R/r and α after "extreme_case"
+    dim = int(np.ceil(8 * np.log(1 / level) * spread))
+    model = softmax.random_model(60, 2, seed=seed)
+    limit, _, exact_limit = large_noise_limit(model, 4.0, 0.05, keys_2)
+    alt2 = corollary(rich, [6.0], 1e-4, keys, [1.5 / len(rich.features)], tau=1.0)
+    rows = [
+        (
+            "lemma, Gaussian example",
+            "mean ψ at d = 64, σ = 4: the ratio grows as σ",
+            4.0 * closed_forms.rate(64, 4.0),
+            closed_forms.expected_psi(64, 4.0),
+        ),
+        (
+            "its second claim",
+            "power at d = 1, σ = 1000, at least",
+            0.99,
+            closed_forms.power(1, 1e3, 0.05),
+        ),
+        (
+            "dimensions for σ → ∞",
+            "P(‖Z‖ ≤ τR/r) ≥ P(miss), R/r = 10, α = 1e-10, at most",
+            np.exp(-dim / (16 * spread)),
+            stats.chi.cdf(threshold(level) * spread, dim),
+        ),
+        (
+            "miss rate for σ → ∞",
+            "P(miss) as σ → ∞, d = 2, features 4 times as long",
+            limit,
+            exact_limit,
+        ),
+        (
+            "corollary, a bound for any σ",
+            "P(miss) at σ = 6, α = 1e-4, at most",
+            alt2["bound"].iloc[0],
+            1 - softmax.power(rich, 6.0, 1e-4, keys),
+        ),
+        (
+            "log-concave theorem, its example",
+            "P(miss) for Σ = 4I, d = 64, σ = .5, at most",
+            strongly_log_concave(64, 0.5, 0.05, 4.0, eta=4.0),
+            1 - closed_forms.power(64, 0.25, 0.05),
+        ),
+    ]
+    return pd.DataFrame(rows, columns=["where", "quantity", "printed", "exact"])

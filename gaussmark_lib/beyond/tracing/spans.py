@@ -1,0 +1,193 @@
+"""Where in a long text a key's mark is: a scan over spans, with an exact p-value over all of them.
+
+The response is cut into blocks of a few tokens, with gradients G_1 … G_B that add up to G. A span I
+of consecutive blocks has
+
+    ψ_I = ⟨ξ, G_I⟩ / (σ‖G_I‖),    G_I = Σ_{b∈I} G_b
+
+and for a text that does not depend on the key all ψ_I are jointly N(0, R): R follows from the
+blocks' Gram matrix K_bc = ⟨G_b, G_c⟩, which needs no key. The p-value is P(max_I ψ_I ≥ t) under
+that law, for the largest ψ_I that was found. Bonferroni's bound, (number of spans)·(1 − Φ(t)),
+takes spans that share most of their blocks for strangers and is several times as large.
+
+The probability is simulated by importance sampling (Owen, Maximov and Chertkov, Electron. J. Stat.
+13, 2019): choose a span at random, draw all ψ given that its own is at least t, and count how many
+are, S ≥ 1. Then B·mean(1/S), with Bonferroni's B = (number of spans)·(1 − Φ(t)), has the mean p at
+every t. Since 0 < 1/S ≤ 1, its relative standard deviation is at most √((B/p − 1)/n), with a B that
+may exceed 1: however small p is, where a plain simulation of n draws ends at 1/n. B/p is large, and
+the p rough, where spans are much the same, as in a text that repeats one token.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from scipy.stats import norm
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gaussmark_lib import perturb, tokens
+from gaussmark_lib.beyond.joint.directions import inner
+from gaussmark_lib.errors import DegenerateScoreError
+from gaussmark_lib.gradients import of_pairs
+from gaussmark_lib.keys import Key
+from gaussmark_lib.tokens import Pair, Texts
+from gaussmark_lib.weights import PlacedWatermark, Watermark
+
+N_DRAWS = 2000
+
+
+def scan(
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: Texts,
+    wm: Watermark,
+    keys: Sequence[Key],
+    *,
+    block: int = 10,
+    shortest: int | None = None,
+    longest: int | None = None,
+    n_draws: int = N_DRAWS,
+    seed: int = 0,
+    dtype: str | torch.dtype | None = None,
+) -> pd.DataFrame:
+    """The span of each response that leans most to each key.
+
+    Args:
+        block: tokens per block; spans begin and end where blocks do. A block costs a backward pass
+            below the head, and memory for its gradient.
+        shortest, longest: of a span, in tokens; rounded up to whole blocks, the last of which may
+            be shorter. By default one block, and the whole text. Both the same: a fixed window.
+        n_draws: simulated draws behind a p-value. With 2,000 it is as good as exact; with 50, 6.4%
+            of texts have a p of at most .05.
+        seed: of these draws. A key's do not depend on the keys beside it.
+
+    Returns:
+        One row per text and key: ``text, key_id``; the span, ``start`` ≤ token < ``end``; its
+        ``psi``; ``p_value``, exact over all spans; ``bonferroni``, the bound in its place;
+        ``whole_psi, whole_p`` of the whole text; ``n_tokens``.
+
+    Raises:
+        errors as ``score.score``.
+    """
+    wm, keys = perturb.ready(model, wm, keys)
+    rows: list[dict] = []
+    for text, pair in tokens.checked_pairs(model, prompts, responses).items():
+        ends = [*range(block, len(pair[1]), block), len(pair[1])]
+        least = math.ceil((shortest or block) / block)
+        most = math.ceil(longest / block) if longest else None
+        G, spans = of_blocks(pair, wm, ends, dtype=dtype), intervals(len(ends), least, most)
+        rows += _rows(text, G, spans, ends, wm, keys, seed, n_draws)
+    return pd.DataFrame(rows)
+
+
+def _rows(
+    text: int,
+    G: Float[Tensor, "blocks d"],
+    spans: Int[np.ndarray, "spans 2"],
+    ends: list[int],
+    wm: PlacedWatermark,
+    keys: Sequence[Key],
+    seed: int,
+    n_draws: int,
+) -> Iterator[dict]:
+    K = inner(G, G)
+    A, spans = loadings(K, spans) if np.isfinite(K).all() else (None, [])
+    if not len(spans):
+        raise DegenerateScoreError(
+            f"text {text}: expected a gradient that is finite and not zero in some span, got none;"
+            " score it in a wider dtype"
+        )
+    for key in keys:
+        products = inner(G, perturb.drawn(wm, [key])[0].flatten(1))[:, 0] / wm.sigma
+        psi = _sums(products, spans) / _norms(K, spans)
+        largest, (first, last) = psi.max(), spans[psi.argmax()]
+        rng = np.random.default_rng([seed, text, int(key.fingerprint, 16)])
+        whole = products.sum() / np.sqrt(K.sum())
+        yield {
+            "text": text,
+            "key_id": key.key_id,
+            "start": ends[first - 1] if first else 0,
+            "end": ends[last - 1],
+            "psi": largest,
+            "p_value": maximum_p(largest, A, rng, n_draws),
+            "bonferroni": float(min(1.0, len(spans) * norm.sf(largest))),
+            "whole_psi": whole,
+            "whole_p": norm.sf(whole),
+            "n_tokens": ends[-1],
+        }
+
+
+def of_blocks(
+    pair: Pair, wm: PlacedWatermark, ends: Sequence[int], *, dtype: str | torch.dtype | None = None
+) -> Float[Tensor, "blocks d"]:
+    """G_b (or PG_b where rank_dropped > 0) of the blocks of one response that end after these
+    tokens, each in row order: differences of the gradients of its beginnings.
+    """
+    blocks, before = [], 0.0
+    for beginning in of_pairs(wm, {0: pair}, lengths=ends, dtype=dtype):
+        blocks.append((beginning.G - before).flatten())
+        before = beginning.G
+    return torch.stack(blocks)
+
+
+def intervals(n_blocks: int, least: int = 1, most: int | None = None) -> Int[np.ndarray, "spans 2"]:
+    """All spans of ``least`` to ``most`` consecutive blocks, as first block and the one after the
+    last.
+
+    >>> intervals(3, least=2).tolist()
+    [[0, 2], [0, 3], [1, 3]]
+    """
+    first, last = np.triu_indices(n_blocks)
+    size = last + 1 - first
+    kept = (size >= min(least, n_blocks)) & (size <= (most or n_blocks))
+    return np.stack([first, last + 1], axis=1)[kept]
+
+
+def loadings(
+    K: Float[np.ndarray, "blocks blocks"], spans: Int[np.ndarray, "spans 2"]
+) -> tuple[Float[np.ndarray, "kept rank"], Int[np.ndarray, "kept 2"]]:
+    """A with ψ = A·n for n ~ N(0, I), rows of length 1, and the spans it is for: those whose
+    gradient is zero but for rounding have no ψ.
+    """
+    norms = _norms(K, spans)
+    spans = spans[norms > 1e-6 * np.sqrt(K.diagonal().max(initial=0))]
+    values, vectors = np.linalg.eigh(K)
+    roots = vectors * np.sqrt(np.maximum(values, 0))
+    A = _sums(roots, spans)
+    return A / np.linalg.norm(A, axis=1, keepdims=True), spans
+
+
+def maximum_p(
+    t: float, A: Float[np.ndarray, "spans rank"], rng: np.random.Generator, n_draws: int = N_DRAWS
+) -> float:
+    """P(max A·n ≥ t) for n ~ N(0, I) and unit rows of A, by importance sampling as above.
+
+    >>> round(maximum_p(1.0, np.eye(1), np.random.default_rng(0), 10), 4)
+    0.1587
+    """
+    chosen = A[rng.integers(len(A), size=n_draws)]
+    beyond = norm.isf(rng.random(n_draws) * norm.sf(t))  # N(0, 1) given that it is at least t
+    if not np.isfinite(beyond).all():  # t is beyond 38, where 1 − Φ(t) is 0 in float64
+        return 0.0
+    n = rng.standard_normal(chosen.shape)
+    n += chosen * (beyond - (n * chosen).sum(1))[:, None]
+    counts = np.maximum((n @ A.T >= t - 1e-9).sum(1), 1)
+    return float(min(1.0, len(A) * norm.sf(t) * (1 / counts).mean()))
+
+
+def _sums(values: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """Σ over the blocks of each span."""
+    total = np.concatenate([np.zeros_like(values[:1]), values.cumsum(0)])
+    return total[spans[:, 1]] - total[spans[:, 0]]
+
+
+def _norms(K: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """‖G_I‖ of each span: the root of the sum of its part of K."""
+    by_row = _sums(K, spans)
+    total = np.concatenate([np.zeros((len(spans), 1)), by_row.cumsum(1)], axis=1)
+    rows = np.arange(len(spans))
+    return np.sqrt(np.maximum(total[rows, spans[:, 1]] - total[rows, spans[:, 0]], 0))

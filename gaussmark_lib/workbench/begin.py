@@ -1,0 +1,141 @@
+"""What every notebook begins with: the look of its figures, a model, pairs of a prompt and a key,
+and a σ that suits them.
+
+    lm, wm, pairs, n_tokens = begin(model, text, n_pairs=n_pairs, n_tokens=n_tokens, psi=psi)
+
+Where the reader names no σ, it is solved for a wanted ψ: to first order a text of T tokens has mean
+ψ = σ‖G‖, and ‖G‖ is measured on plain texts of the model (``stats``).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from gaussmark_lib import generate, models, score, stats, texts
+from gaussmark_lib.beyond import promise
+from gaussmark_lib.perturb import Watermark
+from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench.pairs import Pairs, draw
+from gaussmark_lib.workbench.plots import style
+
+KEY_PSI, KEY_TOKENS = 4.0, 200  # what σ of a new key is solved for where nobody names it
+KEY_TEMPERATURE = 0.7  # of that text: a common one to serve at, and it leaves fewer choices than 1
+KEY_PROMPT_TOKENS = 32
+N_TEXTS = 8  # for the median of ‖G‖, which differs little from text to text
+
+
+class Setting(NamedTuple):
+    """What :func:`begin` returns."""
+
+    lm: models.LM
+    wm: Watermark
+    pairs: Pairs
+    n_tokens: int  # per text: as many as were asked for, or as the context has room for
+
+
+def begin(
+    model: str,
+    text: str,
+    *,
+    n_pairs: int,
+    n_tokens: int,
+    prompt_tokens: int = 32,
+    weight: str | Callable[[PreTrainedModel], str] | None = None,
+    sigma: float | None = None,
+    psi: float = 3.0,
+    rank_dropped: int = 0,
+    model_dtype: str = "float32",
+    device: str | None = None,
+    dtype: str | None = None,
+    growth: float = 1.0,
+    seed: int = 0,
+    **sampling,
+) -> Setting:
+    """Loads, draws, solves, and prints one line about it.
+
+    Args:
+        text: kind of text that prompts come from, or a file of texts (``texts.load``).
+        prompt_tokens: tokens per prompt. growth: how much longer edits make a text (``texts.fit``).
+        weight: its name, or a function that chooses it; None for ``models.default_weight``.
+        sigma: None for the σ at which texts of ``n_tokens`` have the median predicted ψ ``psi``.
+        model_dtype: of the model's weights; ``dtype``: the lowest precision of scoring.
+        sampling: ``top_p, temperature, until_end`` of ``generate.sample``.
+    """
+    style.use()
+    lm = models.load(model, dtype=model_dtype, device=device)
+    pairs = draw(lm, text, n_pairs, prompt_tokens, seed)
+    n_fit = texts.fit(lm, pairs.prompts, n_tokens, growth)
+    choose = weight or models.default_weight
+    wm = Watermark(choose(lm.model) if callable(choose) else choose, sigma or 1.0, rank_dropped)
+    if sigma is None:
+        wm = solved(lm, pairs.prompts, n_fit, wm, psi, dtype=dtype, seed=seed, **sampling)
+    size = (
+        f"{n_pairs:,} pairs of a prompt ({prompt_tokens} tokens) and a key, {n_fit} tokens per text"
+    )
+    fewer = f" ({n_tokens} do not fit into the context)" if n_fit < n_tokens else ""
+    print(f"{describe_setup(lm, wm)}\n{size}{fewer}")
+    return Setting(lm, wm, pairs, n_fit)
+
+
+def solved(
+    lm: models.LM,
+    prompts: Texts,
+    n_tokens: int,
+    wm: Watermark,
+    psi: float,
+    *,
+    dtype: str | None = None,
+    seed: int = 0,
+    **sampling,
+) -> Watermark:
+    """``wm`` with the σ at which texts of ``n_tokens`` have the median predicted ψ ``psi``,
+    measured on plain continuations of the first prompts.
+    """
+    prompts = prompts[:N_TEXTS]
+    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
+    gradients = score.gradients(lm.model, prompts, plain, wm, dtype=dtype)
+    sigma = stats.sigma_for_psi([gradient.norm for gradient in gradients], psi)
+    return Watermark(wm.weight, sigma, wm.rank_dropped, wm.side)
+
+
+def solved_for_key(lm: models.LM, wm: Watermark, edited: float = 0.0) -> Watermark:
+    """Return ``wm`` with the σ at which the median predicted ψ of plain text is ``KEY_PSI``.
+
+    The model writes the plain texts at ``KEY_TEMPERATURE``, with ``KEY_TOKENS`` tokens each; for a
+    shorter context the wanted ψ is scaled by the square root of the length. The texts are tested as
+    ``detect`` tests a copied text: with an unknown prompt, and along the direction that allows for
+    a share ``edited`` of exchanged tokens.
+
+    The prompts come from the model's default kind of text. If this kind reserves a pilot, the
+    prompts come from the pilot, which no measurement uses.
+    """
+    kind = texts.default_kind(lm)
+    split = "pilot" if kind in texts.PACKAGED else "heldout"
+    prompts = texts.prompts(lm, kind, N_TEXTS, KEY_PROMPT_TOKENS, split=split)
+    n_tokens = texts.fit(lm, prompts, KEY_TOKENS)
+    plain = generate.sample(lm.model, prompts, n_tokens, temperature=KEY_TEMPERATURE)
+
+    unknown = lm.unknown_prompt()
+    tested = lm.model, [unknown] * len(plain), plain, replace(wm, sigma=1.0)
+    norms = [gradient.norm for gradient in score.gradients(*tested, edited=edited)]
+    sampled = promise.Sampled(temperature=KEY_TEMPERATURE)
+    promised = promise.table(*tested, edited=edited, sampled=sampled, unknown_prompt=unknown)
+    psi_per_sigma = np.median(promise.mean_psi(promised["information"], norms, 1.0))
+    wanted = KEY_PSI * (n_tokens / KEY_TOKENS) ** 0.5
+    return replace(wm, sigma=float(wanted / psi_per_sigma))
+
+
+def describe_setup(lm: models.LM, wm: Watermark) -> str:
+    """One line: the model, the weight with its shape, and σ beside the weight's own standard
+    deviation.
+    """
+    linear = wm.on(lm.model).linear
+    shape, spread = " × ".join(map(str, linear.shape)), linear.value().float().std()
+    return (
+        f"{lm.title}: {lm.model.num_parameters() / 1e6:,.1f} M parameters in"
+        f" {str(lm.model.dtype).removeprefix('torch.')}; noise of σ = {wm.sigma:.3g} on"
+        f" {wm.weight} ({shape}, standard deviation {spread:.3g})"
+    )

@@ -1,0 +1,234 @@
+"""``gaussmark key``, ``export``, ``audit`` and ``power``: key files, a model that carries one, what
+a key does to human texts, and how much text it needs.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from typer.models import OptionInfo
+
+from gaussmark_lib import files
+from gaussmark_lib.engine import key_files
+from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.workbench.cli import answers, inputs
+from gaussmark_lib.workbench.cli.inputs import AsJson, CodebookName, KeyFile, Model
+
+EDITED = 0.1  # costs a text as it was written 1% of its ψ, and gives edited ones half as much again
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and show key files.")
+
+
+@group.command()
+def new(
+    path: Annotated[str, typer.Argument(help="Key file to write; never overwritten.")],
+    weight: Annotated[
+        str | None, typer.Option(help="A matrix of the model  [an MLP's, two thirds of the way up]")
+    ] = None,
+    sigma: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-31,
+            max=10,
+            help="Standard deviation of the noise  [solved for ψ = 4 of 200 copied tokens]",
+        ),
+    ] = None,
+    model: Model = "doclm",
+    rank_dropped: Annotated[
+        int, typer.Option(help="Top singular directions that the noise avoids.")
+    ] = 0,
+    edited: Annotated[
+        float, typer.Option(help="Share of exchanged tokens that `detect` is to allow for.")
+    ] = EDITED,
+) -> None:
+    """Make a key for one weight of one model, readable by you only."""
+    inputs.new(path)
+    answers.loading(model)
+    from gaussmark_lib import models, perturb
+    from gaussmark_lib.workbench import begin
+
+    lm = models.load(model)
+    chosen = weight or models.default_weight(lm.model)
+    watermark = perturb.Watermark(chosen, sigma or 1.0, rank_dropped)
+    if sigma is None:
+        perturb.ready(lm.model, watermark, [perturb.Key.from_seed(0)])  # refuses before the work
+        answers.waiting("solving for sigma on plain text of the model …")
+        watermark = begin.solved_for_key(lm, watermark, edited)
+    key = perturb.bind(lm.model, watermark, perturb.Key.new(), edited, lm.file_sha256)
+    key.save(path)
+    print(f"key {key.key_id} for {lm.title}: {path}")
+    print(f"weight {watermark.weight}, sigma {watermark.sigma:.4g}")
+    if sigma is None:
+        print(
+            f"This sigma is solved for a predicted ψ of {begin.KEY_PSI:g} after"
+            f" {begin.KEY_TOKENS} tokens of the model's own plain text, sampled at temperature"
+            f" {begin.KEY_TEMPERATURE:g} and tested with an unknown prompt."
+        )
+    print(
+        "Keep the key secret and never commit it: whoever has it can detect the watermark, and"
+        " remove it."
+    )
+
+
+@group.command()
+def show(path: Annotated[Path, typer.Argument(exists=True)]) -> None:
+    """Print what a key is for, but not its secret."""
+    content = key_files.read(path)
+    if isinstance(content, str):
+        raise GaussMarkError(content)
+    secret, binding = content
+    about = {"key_id": key_files.key_id(secret)}
+    about |= binding.model_dump(exclude={"weights"}) if binding else {"weight": None}
+    print(json.dumps(about, indent=1))
+
+
+@group.command()
+def users(
+    path: Annotated[str, typer.Argument(help="Codebook file to write; there is no secret in it.")],
+    key: KeyFile,
+    users: Annotated[int, typer.Option(help="Users; more of them later change nothing for these.")],
+    base: Annotated[int, typer.Option(help="Base noises.")] = 256,
+) -> None:
+    """Describe a codebook: a key for each of many users, all from one key file."""
+    from gaussmark_lib.beyond.tracing import Codebook
+    from gaussmark_lib.keys import Key
+
+    book = Codebook(Key.load(key), users, base)
+    book.save(path)
+    print(f"{book.n_users:,} users of key {book.master.key_id} over {base} base noises: {path}")
+
+
+def export(
+    path: Annotated[
+        str,
+        typer.Argument(
+            help="A new folder, or a new .gguf file where the model is one; the key will not be in"
+            " it."
+        ),
+    ],
+    key: KeyFile,
+    model: Model = "doclm",
+    type_: Annotated[
+        Literal["f16", "f32", "q8_0"] | None,
+        typer.Option("--type", help="Of the marked matrix in a .gguf file  [f16]"),
+    ] = None,
+    codebook: CodebookName = None,
+    user: Annotated[
+        int | None, typer.Option(help="The user of the codebook whose key it carries.")
+    ] = None,
+) -> None:
+    """Write the watermarked model as a checkpoint that any inference engine serves: a folder of
+    safetensors, or a GGUF file for llama.cpp, Ollama and LM Studio.
+    """
+    is_gguf = path.lower().endswith(".gguf")
+    if os.path.lexists(path):
+        what = "file" if is_gguf else "folder"
+        raise GaussMarkError(f"expected a new {what} to export to, but {path} exists")
+    if type_ and not is_gguf:
+        raise GaussMarkError(f"--type: expected a new file that ends in .gguf with it, got {path}")
+    if (user is None) != (codebook is None):
+        raise GaussMarkError("expected --user and --codebook together, or neither")
+
+    answers.loading(model)
+    from gaussmark_lib import models, perturb
+    from gaussmark_lib.keys import Key
+
+    carried = Key.load(key)
+    watermark = carried.watermark  # refuses an unbound key before the model is loaded
+    if codebook is not None:
+        from gaussmark_lib.workbench.cli.batches import codebook_of
+
+        carried = codebook_of(codebook, carried).key(user)
+    if is_gguf:
+        title = model
+        base = models.gguf_file(model)
+        written = perturb.export_gguf(base, watermark, carried, path, type_ or "f16")
+    else:
+        lm = models.load(model)
+        title = lm.title
+        written = perturb.export(lm.model, watermark, carried, path, lm.tokenizer)
+    print(
+        f"{title} with the watermark of key {carried.key_id} on {watermark.weight}: {written}\n"
+        f"Its texts are tested against {model}, not against it."
+    )
+
+
+def _count(about: str, least: int = 4) -> OptionInfo:
+    return typer.Option(min=least, max=100_000, help=about)
+
+
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Kind of human text, or a file of texts (.csv, .json, .jsonl, .txt, …); may be"
+        " repeated  [docs, licences, source; for a real model also speeches and news]",
+    ),
+]
+
+
+def audit(
+    card: Annotated[str, typer.Argument(help="Writes CARD.json, a new file.")],
+    key: KeyFile,
+    model: Model = "doclm",
+    text: Kinds = None,
+    texts: Annotated[int, _count("Texts of each kind.")] = 100,
+    tokens: Annotated[int, _count("Tokens of each text.")] = 150,
+    keys: Annotated[int, _count("Other keys, to say what is usual of a GaussMark key.")] = 200,
+    scheme: Annotated[
+        str, typer.Option(help="The registered scheme that uses the key, as notebook 08 names it.")
+    ] = "GaussMark",
+) -> None:
+    """Write a key's calibration card: false alarms by kind of human text, and the threshold that
+    holds the level on each.
+    """
+    path = inputs.new(card, ".json")
+    answers.loading(model)
+    from gaussmark_lib.workbench.cli import audit
+
+    content = audit.card(key, model, text or [], texts, tokens, keys, scheme)
+    files.write_json(path, content)
+    print(f"{path}: {audit.headline(content)}")
+    answers.table(audit.table(content), heading=True)
+    print(
+        "Call a text marked only where its p is below the one in the table: so the level holds on"
+        " further texts of the kind, with the false alarms that are expected there. As a stream, of"
+        " GaussMark's keys: the share marked by what each text says that earlier ones had not."
+    )
+
+
+def power(
+    key: KeyFile,
+    model: Model = "doclm",
+    text: Kinds = None,
+    texts: Annotated[int, _count("Prompts of each kind.")] = 32,
+    tokens: Annotated[
+        int, _count("Tokens of each text that is written for the prediction.", 8)
+    ] = 200,
+    scheme: Annotated[
+        Literal["GaussMark", "KGW-1", "KGW-2", "SynthID", "Gumbel-max"],
+        typer.Option(help="What uses the key."),
+    ] = "GaussMark",
+    temperature: Annotated[
+        float, typer.Option(help="Sampling temperature of the texts, above 0.")
+    ] = 1.0,
+    top_p: Annotated[
+        float, typer.Option(help="Nucleus sampling: the probability that is kept.")
+    ] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Predict how many tokens detection needs, by kind of prompt, without writing with the key."""
+    answers.loading(model)
+    from gaussmark_lib.workbench.cli import power
+
+    rows = power.table(key, model, text or [], texts, tokens, scheme, temperature, top_p)
+    if as_json:
+        for row in rows:
+            print(json.dumps(row))
+        return
+    answers.table(power.shown(rows), heading=True)
+    print(
+        f"Tokens of an unedited text after a known prompt, at temperature {temperature:g} and top-p"
+        f" {top_p:g}, predicted from {texts} texts per kind, with 95% intervals over texts. Edits"
+        " and an unknown prompt need more."
+    )

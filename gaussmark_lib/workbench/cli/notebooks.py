@@ -1,0 +1,378 @@
+"""``gaussmark run``, ``sweep`` and ``tour``: notebooks with checked parameters. ``list``: what can
+be run, and what was run. ``playground``: the panel of notebook 11 as an app, which Voila serves to
+this machine alone.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+import typer
+
+from gaussmark_lib import files
+from gaussmark_lib.engine import packages
+from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.workbench import runs, sweeps, words
+from gaussmark_lib.workbench.cli import answers
+from gaussmark_lib.workbench.cli.inputs import Model, Records
+from gaussmark_lib.workbench.runs import folder, presets
+from gaussmark_lib.workbench.runs import notebook as notebooks
+from gaussmark_lib.workbench.runs.parameters import parse
+
+BY_NAME = "or its name in papermill_runs/presets"
+MARKUP = re.compile(r"^\*\*Claim\.\*\* |[*`$]")  # of a claim
+PLAYGROUND = files.NOTEBOOKS / "11_playground.ipynb"
+APP = files.CACHE / "playground.ipynb"
+APP_OPTIONS = [
+    "--Voila.ip=127.0.0.1",
+    "--Voila.auto_token=True",
+    "--KernelManager.transport=ipc",
+    "--VoilaConfiguration.show_tracebacks=True",
+    "--VoilaConfiguration.template=gaussmark",
+]
+# Voila's own page, without the style sheets of icons that it would ask of the network, and with a
+# notice for a page that hears nothing from its kernel. They talk by WebSocket, which some proxies
+# block although they let the page through.
+APP_PAGE = """{%- extends 'voila/templates/lab/index.html.j2' -%}
+{%- block notebook_css -%}{{ super() \
+| replace('https://cdn.jsdelivr.net/', 'data:text/css,') }}{%- endblock notebook_css -%}
+{%- block body_header -%}
+{{ super() }}
+<div id="unreachable" role="alert" hidden style="position: sticky; top: 0; z-index: 1000;
+padding: 1em 2em; background: #8b0000; color: #ffffff; font: 16px/1.5 sans-serif">
+<b>This page cannot reach its kernel, so nothing on it works.</b>
+Either the command <code>gaussmark playground</code> has ended, or something between this browser
+and that command blocks WebSockets: a proxy, a firewall or a browser extension. Open the address
+without the proxy, or allow WebSockets (HTTP's Upgrade header) for it, and reload the page. If the
+command runs on another machine, forward its port instead:
+<code>ssh -L PORT:127.0.0.1:PORT HOST</code>
+</div>
+<script>
+  let isReached = false;
+  const notice = document.getElementById("unreachable");
+  function look() {
+    notice.hidden = isReached;
+  }
+  window.WebSocket = class extends WebSocket {
+    constructor(...options) {
+      super(...options);
+      this.addEventListener("message", () => {
+        isReached = true;
+        look();
+      });
+      this.addEventListener("close", () => {
+        isReached = false;
+      });
+      setTimeout(look, 5000);  // milliseconds; a kernel answers at once
+    }
+  };
+</script>
+{%- endblock body_header -%}
+"""
+HEADING = (
+    "# Playground\n\nWrite text with a watermark, and test any text for it. Notebook 11 explains"
+    " each part; Ctrl-C in the terminal ends the app."
+)
+
+NotebookName = Annotated[
+    str, typer.Argument(help="Number (00), name (00_first_watermark) or path.")
+]
+Typed = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param", "-p", metavar="NAME VALUE", help="A parameter's value, in YAML; may be repeated."
+    ),
+]
+Preset = Annotated[
+    str | None,
+    typer.Option("--preset", "-f", help=f"A YAML file of parameter values, {BY_NAME}."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Run even where there is a record.")]
+Workers = Annotated[int | None, typer.Option(help="Local runs at a time [one per core].")]
+
+
+def joined(words: list[str]) -> list[str]:
+    """``-p name value`` as the one word ``-pname=value``, since typer takes one word per option."""
+    if words[:1] not in (["run"], ["sweep"]):
+        return words
+    result, left = [], iter(words)
+    for word in left:
+        if word in ("-p", "--param"):
+            name = next(left, "")
+            word = "-p" + (name if "=" in name else "=".join([name, *islice(left, 1)]))
+        result.append(word)
+    return result
+
+
+def run(
+    notebook: NotebookName,
+    typed: Typed = None,
+    preset: Preset = None,
+    records: Records = None,
+    force: Force = False,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="List the parameters, and run nothing.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check and print the values, and run nothing.")
+    ] = False,
+) -> int:
+    """Run a notebook with checked parameters and record it."""
+    source = notebooks.load(notebook)
+    if parameters:
+        print(*source.parameters.values(), sep="\n")
+        return 0
+    of_preset, of_command = _values(source, preset, typed)
+    values = of_preset | of_command
+    if check:
+        checked = source.check(values).items()
+        print(f"{source.name} can run with")
+        _print({name: repr(value) for name, value in checked})
+        return 0
+    try:
+        done = runs.run(source, values, force=force, root=records)
+    except runs.RunFailedError as error:
+        answers.say(str(error))
+        return answers.FAILED
+    if done.cached:
+        finished = done.status["finished"]
+        print(f"{source.name}: answered from its record of {finished}; --force runs it again")
+    else:
+        print(f"{source.name}: complete in {done.status['seconds']} s")
+    if line := done.headline:
+        print(f"  {line.name}: {line}")
+    # lists mean nothing without their names; results.json has them
+    _print(
+        {name: said for name, said in done.numbers.items() if ", " not in said or "n = " in said}
+    )
+    for one in done.findings:
+        found = f"{one['claim']} is {one['value']} {one['basis']}; expected {one['expected']}"
+        print(answers.visible(f"  {one['verdict']}: {found}"))
+    print(done.dir)
+    return 0
+
+
+def _print(values: dict[str, str]) -> None:
+    for name, value in values.items():
+        print(f"  {name:32}  {value}")
+
+
+def sweep(
+    notebook: NotebookName,
+    grid: Annotated[
+        str, typer.Option(help=f"A YAML file of `name: [value, value]` lines, {BY_NAME}.")
+    ],
+    typed: Typed = None,
+    preset: Preset = None,
+    records: Records = None,
+    workers: Workers = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Use this Dask scheduler, e.g. tcp://host:8786.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help=f"Start workers as a queue's jobs: a YAML file, {BY_NAME}."
+        ),
+    ] = None,
+    gpus_per_run: Annotated[
+        int, typer.Option(min=0, max=64, help="GPUs that a run has to itself.")
+    ] = 0,
+) -> int:
+    """Run a notebook for every combination in a grid of parameters and write one table.
+
+    What has a record is not run again.
+    """
+    source, values = notebooks.load(notebook), presets.read(grid, "grid")
+    of_preset, of_command = _values(source, preset, typed)
+    if twice := of_command.keys() & values.keys():
+        raise GaussMarkError(
+            f"{', '.join(sorted(twice))}: given by -p and by the grid {grid}; give it once"
+        )
+    done = sweeps.sweep(
+        source,
+        values,
+        of_preset | of_command,
+        root=records,
+        workers=workers,
+        scheduler=scheduler,
+        cluster=cluster,
+        gpus_per_run=gpus_per_run,
+    )
+    for failure in done.failed:
+        answers.say(f"failed: {failure['params'] or source.name}: {failure['error']}")
+    print(
+        f"{source.name}: {len(done.runs) - len(done.failed)} of {len(done.runs)} runs complete,"
+        f" {done.cached} of them from record, {len(done.failed)} failed"
+    )
+    if done.failed:
+        print("The same command again runs the failed ones again.")
+    for sentence in done.summary.attrs["headlines"]:
+        print(f"headline: {sentence}")
+    if rows := done.summary.to_dict("records"):
+        answers.table(rows, heading=True)
+    print(done.dir)
+    return answers.FAILED if done.failed else 0
+
+
+def tour(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NOTEBOOK", help="Numbers or names  [all].")
+    ] = None,
+    preset: Preset = None,
+    workers: Workers = None,
+    force: Force = False,
+    records: Records = None,
+) -> int:
+    """Run numbered notebooks, several at a time, and write one page about them."""
+    from gaussmark_lib.workbench.sweeps.tour import tour
+
+    done = tour(names or (), preset=preset, force=force, workers=workers, root=records)
+    for stop in done.stops:
+        print(f"{stop.name:28} {stop.outcome}")
+    print(f"\nThe tour is in {done.page}")
+    return answers.FAILED if done.failed else 0
+
+
+def _values(
+    notebook: notebooks.Notebook, preset: str | None, typed: list[str] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values that -f gives, and those that -p gives."""
+    declared, values = notebook.parameters, {}
+    pairs = [word.partition("=") for word in typed or ()]
+    if lone := [name for name, equals, _ in pairs if not equals]:
+        raise GaussMarkError(f"-p takes a name and a value, got {lone[0]!r} alone")
+    if preset is not None:
+        values, skipped = presets.taken(presets.read(preset), notebook.name[:2], declared)
+        if skipped:
+            answers.say(
+                f"{notebook.name} has no parameter {', '.join(skipped)}: skipped, because the"
+                " preset is shared by all notebooks"
+            )
+    return values, parse(declared, [(name, value) for name, _, value in pairs])
+
+
+def list_(
+    what: Annotated[
+        Literal["notebooks", "presets", "grids", "clusters", "records", "models", "weights"] | None,
+        typer.Argument(help="One of them [all but weights]."),
+    ] = None,
+    records: Records = None,
+    model: Model = "doclm",
+) -> None:
+    """List the notebooks, presets, grids, clusters, records and models, or a model's weights."""
+    everything = ["notebooks", "presets", "grids", "clusters", "records", "models"]
+    for name in [what] if what else everything:
+        if not what:
+            print(f"\n{name}")
+        if rows := [
+            {"name": entry, "about": about} for entry, about in _listed(name, records, model)
+        ]:
+            answers.table(rows)
+        else:
+            print("none")
+
+
+def _listed(what: str, records: str | None, model: str) -> Iterator[tuple[str, str]]:
+    """Names with what they are: of notebooks the claim's first sentence; of presets the first
+    line, a comment; of records the headline, and the parameters that are not the notebook's
+    defaults.
+    """
+    match what:
+        case "notebooks":
+            for path in notebooks.numbered():
+                claim, stop, _ = MARKUP.sub("", notebooks.load(path).claim).partition(". ")
+                yield path.stem, claim + stop
+        case "models":
+            yield from _models()
+        case "weights":
+            answers.loading(model)
+            from gaussmark_lib import models, weights
+
+            loaded = models.load(model).model
+            for name in weights.names(loaded):
+                yield name, " × ".join(map(str, weights.Weight(loaded, name).shape))
+        case "records":
+            for path in sorted(files.records(records).glob("*/*/status.json")):
+                if done := folder.load(path.parent):
+                    line = done.headline
+                    about = f"{line.name}: {line}" if line else "no headline"
+                    about += _changed(done, path.parent.parent.name)
+                    when = str(done.status["finished"])[:16]
+                    yield f"{path.parent.parent.name}/{done.id}", f"{when}  {about}"
+        case _:
+            for name in presets.known(what.removesuffix("s")):
+                text = (files.PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
+                yield name, text.partition("\n")[0].lstrip("# ")
+
+
+def _models() -> Iterator[tuple[str, str]]:
+    """The models that have a name, and how to get those that are not installed."""
+    about = "6.2 M parameters, llama, Apache-2.0, in this repository; writes documentation"
+    yield "doclm", about
+    for name, model in packages.MODELS.items():
+        is_here = packages.is_installed(model)
+        yield (
+            name,
+            f"{model.parameters / 1e6:.1f} M parameters, {model.architecture}, {model.licence}"
+            f" ({model.licence_url}), {'installed' if is_here else 'not installed: `make models`'};"
+            f" {model.about}; weights: {model.weights}",
+        )
+
+
+def _changed(done: runs.Run, notebook: str) -> str:
+    """A record's parameters that are not the defaults of its notebook, where that is still here."""
+    name = f"??_{done.id}" if notebook == "reference" else notebook
+    paths = list(files.NOTEBOOKS.glob(f"{name}.ipynb"))
+    declared = notebooks.load(paths[0]).parameters if paths else {}
+    return "".join(
+        f"; {name} = {words.of(value) or 'none'}"
+        for name, value in done.params.items()
+        if name in declared and value != declared[name].default
+    )
+
+
+def playground(
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Where it is served, or a free one near it.")
+    ] = 8866,
+    theme: Annotated[Literal["light", "dark"], typer.Option(help="Colours of its page.")] = "light",
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print its address alone.")
+    ] = False,
+) -> None:
+    """Open the playground in the browser, as an app; it needs the package voila."""
+    if not find_spec("voila"):
+        raise GaussMarkError("expected the package voila; `make playground` installs it first")
+    template = APP.parent / "voila" / "templates" / "gaussmark"
+    template.mkdir(parents=True, exist_ok=True)
+    (template / "conf.json").write_text('{"base_template": "lab"}', encoding="utf-8")
+    (template / "index.html.j2").write_text(APP_PAGE, encoding="utf-8")
+    _write_app()
+    os.environ["JUPYTER_PATH"] = os.pathsep.join(
+        filter(None, [str(APP.parent), os.environ.get("JUPYTER_PATH")])
+    )
+    words = [f"--port={port}", f"--VoilaConfiguration.theme={theme}"]
+    words += ["--no-browser"] * no_browser
+    # in place of this process: whoever ends this command ends the server and its kernels
+    os.execv(sys.executable, [sys.executable, "-m", "voila", str(APP), *APP_OPTIONS, *words])
+
+
+def _write_app() -> None:
+    """The notebook's code up to its panel, nothing shown before that, run in the notebooks'
+    folder, where the panel saves its files.
+    """
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_markdown_cell
+
+    notebook = nbformat.read(PLAYGROUND, 4)
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    last = next(i for i, source in enumerate(code) if "Panel(" in source)
+    folder = f"import os\n\nos.chdir({os.fspath(files.NOTEBOOKS)!r})"
+    silent = [new_code_cell(f"%%capture\n{source}") for source in (folder, *code[:last])]
+    notebook.cells = [new_markdown_cell(HEADING), *silent, new_code_cell(code[last])]
+    nbformat.write(notebook, APP)

@@ -1,0 +1,58 @@
+"""``gaussmark verify``: does a checkpoint carry a key's noise in its weights?"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from gaussmark_lib.workbench.cli.inputs import AsJson, KeyFiles, visible
+
+PROVES = (
+    "A small p proves that the checkpoint descends from this marked release, or from somebody who"
+    " has its key, or both its base and its marked weights. It does not prove who was first, and a"
+    " large p does not prove that the checkpoint is free of the mark."
+)
+FAR = 0.5  # ‖Δ‖/‖θ‖ from which a checkpoint is called another model than a changed base
+
+
+def verify(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(help="A folder of safetensors in any dtype, or a .gguf file."),
+    ],
+    key: KeyFiles,
+    base: Annotated[
+        str, typer.Option(help="The model before it was marked: doclm, a folder or a hub id.")
+    ] = "doclm",
+    level: Annotated[
+        float, typer.Option(min=1e-300, max=1, help="Of the test, over all keys given.")
+    ] = 0.001,
+    as_json: AsJson = False,
+) -> None:
+    """Test whether a checkpoint's weights carry a key's watermark; no text is needed."""
+    from gaussmark_lib.beyond.release import provenance
+    from gaussmark_lib.keys import Key
+
+    keys = [Key.load(path) for path in key]
+    wm, *_ = [one.watermark for one in keys]  # refuses unbound keys before the model is loaded
+    table = provenance.weights(base, checkpoint, wm, keys)
+    for row in table.to_dict("records"):
+        row = {"checkpoint": checkpoint, **provenance.verdict(row, level, len(keys)), **row}
+        print(json.dumps(row) if as_json else visible(sentence(row, base)))
+    if not as_json:
+        print(visible(PROVES))
+
+
+def sentence(row: Mapping[str, Any], base: str) -> str:
+    """What to say of a checkpoint: the verdict, and how far it is from the base."""
+    from gaussmark_lib.workbench import verdict
+
+    scores = f"ψ = {row['psi']:.1f} whole, {row['psi_rows']:.1f} by rows, key {row['key_id']}"
+    far = row["relative"] > FAR and row["verdict"] != "carries the key"
+    kind = "another model's weights, or another key's mark" if far else f"a version of {base}"
+    return (
+        f"{row['checkpoint']} {row['verdict']}: p = {verdict.p_value(row['log10_p_all'])} "
+        f" ({scores}). Its matrix is {row['relative']:.2g} of ‖θ‖ away from {base}'s,"
+        f" {row['distance']:.2f} times the mark's own length: {kind}."
+    )

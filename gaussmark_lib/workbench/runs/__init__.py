@@ -1,0 +1,36 @@
+"""Runs of notebooks: ask a question, keep the answer.
+
+    answer = runs.run("00_first_watermark", {"sigma": 0.1})
+    answer.results, answer.dir
+
+The record of an answer is ``papermill_runs/<notebook>/<id>``, and the same question again is
+answered from it. If two processes ask the same question, both run it, and the first record is kept.
+
+==============  ==========================================================================
+``notebook``    a notebook file as a question: cells, parameters, and the id of both with the code
+                and the files that the answer depends on
+``parameters``  what the cell tagged ``parameters`` declares, checked
+``presets``     YAML files of parameter values, and the paper's own numbers
+``kernel``      the process that executes the cells
+``death``       why that process died, in words
+``folder``      the run itself, and the record that it leaves
+==============  ==========================================================================
+
+A new preset is a YAML file in ``papermill_runs/presets``; nothing here knows a notebook by name.
+"""
+
+from gaussmark_lib.workbench.record import headline, record, save_figure, save_table
+from gaussmark_lib.workbench.runs.folder import Run, RunFailedError, reference, run
+from gaussmark_lib.workbench.runs.presets import comparable
+
+__all__ = [
+    "Run",
+    "RunFailedError",
+    "comparable",
+    "headline",
+    "record",
+    "reference",
+    "run",
+    "save_figure",
+    "save_table",
+]

@@ -1,0 +1,307 @@
+"""Runs a notebook's cells in a kernel that uses this interpreter and has always ended afterwards.
+
+The kernel is made from ``sys.executable``, because "python3" may name another environment; it talks
+over ipc, in a private folder that no other user can reach. Papermill runs in a thread: an
+interruption kills the kernel, papermill sees it die, and ends as it does for any dead kernel.
+
+On Linux a kernel is a fork of multiprocessing's fork server, which imports torch, transformers and
+their like once; the imports take a plain kernel seven seconds. The server imports no module of this
+library, so a kernel always runs the library's present state.
+"""
+
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import nbformat
+import papermill
+import psutil
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client.asynchronous import AsyncKernelClient
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning import LocalProvisioner
+from jupyter_core.utils import ensure_event_loop, run_sync
+from nbclient.exceptions import DeadKernelError
+from tqdm import tqdm
+
+from gaussmark_lib.errors import GaussMarkError, KernelDiedError
+from gaussmark_lib.workbench.runs import death
+
+START_TIMEOUT = 300  # seconds; a busy machine is slow, a dead kernel is seen at once
+SKIP_TAG = "nbval-skip"  # exercises: they fail until a reader has solved them
+PRELOADED = [
+    "ipykernel.kernelapp",
+    "matplotlib.pyplot",
+    "scipy.stats",
+    "seaborn",
+    "sklearn.metrics",
+    "torch",
+    "datasets",
+    "numba",
+    "papermill",
+    "pydantic",
+    "ipywidgets",
+    "transformers.models.auto.modeling_auto",
+    "transformers.generation",
+    "transformers.models.llama.modeling_llama",
+    "transformers.tokenization_utils_tokenizers",
+]
+# variables that these packages read when they are imported
+READ_AT_IMPORT = ("ATEN", "HF_", "LD_", "MKL", "MPL", "OMP", "OPENBLAS", "PYTHON", "TORCH")
+COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
+CONTEXT = multiprocessing.get_context("forkserver")
+_lock = threading.Lock()
+_of_server: dict[str, str] | None = None  # these variables, when the server began
+# what goes wrong is raised; without a handler it is printed as well
+logging.getLogger("papermill").addHandler(logging.NullHandler())
+
+
+class Fork(CONTEXT.Process):
+    """A kernel that is a fork, with what a provisioner asks of a ``subprocess.Popen``."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, command: list[str], folder: str, environment: dict[str, str]):
+        super().__init__()
+        self.command, self.folder, self.environment = command, folder, environment
+
+    def run(self) -> None:
+        """What ``python -m ipykernel_launcher …`` does, in this process."""
+        import matplotlib
+        from ipykernel.kernelapp import launch_new_instance
+
+        # the server ends with the last process that holds this end, and its kernels with it
+        os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)
+        os.setsid()
+        os.chdir(self.folder)
+        os.environ.update(self.environment)
+        if threads := self.environment.get("OMP_NUM_THREADS"):
+            import torch
+
+            torch.set_num_threads(int(threads))  # the server's may be others
+        if "MPLBACKEND" not in os.environ:
+            matplotlib.use("module://matplotlib_inline.backend_inline")
+        sys.path.insert(0, "")
+        sys.argv = self.command[self.command.index("-m") + 1 :]
+        parent = f"--IPKernelApp.parent_handle={os.getppid()}"  # the kernel ends with the server
+        launch_new_instance(argv=[*sys.argv[1:], parent])
+
+    def poll(self) -> int | None:
+        return self.exitcode
+
+    def wait(self) -> int:
+        self.join()
+        return self.exitcode
+
+    def send_signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(self.pid, number)
+
+
+class Provisioner(LocalProvisioner):
+    """Starts a kernel as a fork if it may be one, or as a new process: also where the server has
+    other variables, or was killed.
+
+    Attributes:
+        exit_code: how the kernel ended, if it ended before anybody asked it to.
+    """
+
+    may_fork = False
+    exit_code: int | None = None
+
+    async def launch_kernel(self, cmd: list[str], **options: Any) -> dict[str, Any]:
+        global _of_server
+        _of_server = _of_server or _read_at_import(os.environ)
+        if not self.may_fork or _read_at_import(options["env"]) != _of_server:
+            return await super().launch_kernel(cmd, **options)
+        fork = Fork(cmd, str(options["cwd"]), options["env"])
+        CONTEXT.set_forkserver_preload(PRELOADED)
+        try:
+            # with an empty __main__: the fork would import the caller's script
+            with _lock, patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
+                fork.start()
+        except (EOFError, OSError):  # the server does not answer; a later start makes a new one
+            return await super().launch_kernel(cmd, **options)
+        self.process = fork
+        self.pid = self.pgid = fork.pid  # it leads its own session
+        return self.connection_info
+
+    async def poll(self) -> int | None:
+        code = await super().poll()
+        if self.has_process and not self.parent.shutting_down:
+            self.exit_code = code
+        return code
+
+
+def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: "any" if name.endswith("_NUM_THREADS") else text
+        for name, text in environment.items()
+        if name.startswith(READ_AT_IMPORT)
+    }
+
+
+def _may_fork(source: str) -> bool:
+    """Whether a notebook with this source is likely to import torch, and may be a fork here."""
+    return (
+        sys.platform == "linux"  # elsewhere, forks are not safe after such imports
+        and bool(re.search(r"\b(torch|gaussmark_lib|gaussmark_experiments)\b", source))
+        and not multiprocessing.current_process().daemon  # which may have no children
+    )
+
+
+class Kernel(AsyncKernelManager):
+    """A kernel process of this interpreter, with its own environment and working directory."""
+
+    def __init__(self, private: str, env: dict[str, str], folder: Path, source: str):
+        super().__init__(transport="ipc", connection_file=os.path.join(private, "kernel.json"))
+        self.launch = {"env": env, "cwd": str(folder)}
+        self.clients: list[AsyncKernelClient] = []
+        self.most_memory = 0  # bytes in use on this machine while it runs
+        self.provisioner = Provisioner(kernel_spec=self.kernel_spec, parent=self)
+        self.provisioner.may_fork = _may_fork(source)
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        return KernelSpec(**get_kernel_dict())
+
+    async def start_kernel(self, **options: Any) -> None:
+        await super().start_kernel(**(options | self.launch))
+
+    def client(self, **options: Any) -> AsyncKernelClient:
+        self.clients.append(super().client(**options))
+        return self.clients[-1]
+
+    async def stop(self) -> None:
+        for client in self.clients:
+            client.stop_channels()
+        if await self.is_alive():
+            await self.shutdown_kernel()
+        else:  # nobody is there to be asked
+            await self.cleanup_resources()
+
+    def kill(self) -> None:
+        """Ends the process and whatever it started; from any thread, any number of times."""
+        with suppress(AttributeError, TypeError, ProcessLookupError):  # not started yet, or gone
+            os.killpg(self.provisioner.process.pid, signal.SIGKILL)  # it leads a process group
+
+
+def memory_in_use() -> int:
+    """Bytes of this machine's memory that no process can have."""
+    memory = psutil.virtual_memory()
+    return memory.total - memory.available
+
+
+def execute(
+    path: Path,
+    parameters: Mapping[str, Any],
+    *,
+    folder: Path,
+    env: Mapping[str, str],
+    progress: dict | bool,
+    wanted: Callable[[], bool],
+) -> None:
+    """Executes the notebook at ``path`` in place, and saves it after every cell.
+
+    Args:
+        parameters: injected after the cell tagged ``parameters``.
+        folder: where the cells run.
+        env: added to the environment of the kernel.
+        progress: tqdm's options for a bar over the cells; wanted: as for ``runs.run``.
+
+    Raises:
+        papermill.PapermillExecutionError: a cell raised.
+        KernelDiedError: the kernel's process ended, for lack of memory for example.
+        KeyboardInterrupt: as it came in the caller's thread, or because the answer is not wanted
+            any more.
+    """
+    private = tempfile.TemporaryDirectory(prefix="gaussmark-kernel-")
+    with private, ThreadPoolExecutor(1) as pool:
+        source = path.read_text(encoding="utf-8")
+        kernel = Kernel(private.name, {**os.environ, **env}, folder, source)
+        job = pool.submit(_execute, kernel, path, dict(parameters), progress)
+        try:
+            while wait([job], timeout=0.5).not_done:
+                kernel.most_memory = max(kernel.most_memory, memory_in_use())
+                if not wanted():
+                    raise KeyboardInterrupt("not wanted any more")
+                if sys.stderr.isatty():
+                    for bar in list(tqdm._instances):
+                        bar.refresh()  # its clock, inside a long cell
+            job.result()
+        except BaseException:
+            while wait([job], timeout=0.1).not_done:
+                kernel.kill()  # again and again: the thread may be just about to start it
+            raise
+
+
+def _execute(kernel: Kernel, path: Path, parameters: dict[str, Any], progress: dict | bool) -> None:
+    name = str(path).replace("{", "{{").replace("}", "}}")  # papermill formats its paths
+    try:
+        notebook = papermill.execute_notebook(
+            name,
+            name,
+            parameters,
+            kernel_name="python3",
+            language="python",
+            km=kernel,
+            skip_cells_with_tag=SKIP_TAG,
+            progress_bar=progress,
+            start_timeout=START_TIMEOUT,
+            iopub_timeout=60,
+        )
+    except (DeadKernelError, RuntimeError) as error:
+        exit_code = kernel.provisioner.exit_code
+        if exit_code is None:
+            raise
+        when = "" if isinstance(error, DeadKernelError) else " while it started"
+        raise KernelDiedError(death.explained(exit_code, kernel.most_memory, when)) from error
+    finally:
+        run_sync(kernel.stop)()
+        ensure_event_loop().close()
+    # without the folder's name, which will be another one
+    notebook.metadata.papermill.update(input_path=path.name, output_path=path.name)
+    nbformat.write(notebook, path)
+    if notebook.metadata.papermill.exception:  # sys.exit(0), which papermill takes for success
+        raise RuntimeError("a cell left the notebook before its end")
+
+
+class Stop(NamedTuple):
+    """Why a notebook stopped, and the first line of the cell in which it did ("": none began)."""
+
+    error: str
+    cell: str
+    traceback: str
+
+    def __str__(self) -> str:
+        return f"in cell `{self.cell}`: {self.error}" if self.cell else self.error
+
+
+def where_it_stopped(path: Path, error: BaseException) -> Stop:
+    """What stopped the notebook at ``path``: a cell's own error, or that of its kernel."""
+    name = getattr(error, "ename", type(error).__name__)
+    text = getattr(error, "evalue", str(error))
+    reason = f"{name}: {text}" if text else name
+    if isinstance(error, GaussMarkError):  # a sentence of ours, which needs no name
+        reason = text
+    traceback = "\n".join(getattr(error, "traceback", []))
+    began = [
+        cell.source
+        for cell in nbformat.read(path, as_version=4).cells
+        if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")
+    ]
+    first_line = began[-1].strip().partition("\n")[0] if began else ""
+    return Stop(reason, first_line, COLOURS.sub("", traceback))

@@ -1,0 +1,199 @@
+"""03: how much text detection needs. One generation, tested at every length (paper, Sec. "Can
+GaussMark be detected?", Figs. 1 and 2).
+
+A row is one text of a pair of a fresh prompt and a fresh key (``pairs.scored``), so that rows of
+one kind and length are independent.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from scipy.stats import norm
+from sklearn.metrics import roc_curve
+
+from gaussmark_lib import gradients, likelihood, models, stats
+from gaussmark_lib.perturb import Watermark
+from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs, under_own_keys
+from gaussmark_lib.workbench.plots import style
+from gaussmark_lib.workbench.plots.panels import panels
+
+LEVELS = (0.05, 0.01)
+BINS = 6  # of tokens, by entropy
+ENTROPY = "entropy of the base model at temperature 1, nats"
+
+
+def power(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
+    """The share of each kind of text that is called watermarked, and of marked text the share that
+    plain text predicts, the mean of Φ(σ‖G‖ − τ): ``n_tokens, level, kind, value, low, high, n``.
+    """
+    rows = []
+    for (n_tokens, kind), texts in table.groupby(["n_tokens", "kind"], sort=False):
+        for level in LEVELS:
+            tau, where = stats.threshold(level), {"n_tokens": n_tokens, "level": f"level {level}"}
+            rows.append(where | {"kind": kind} | stats.interval(texts["psi"] >= tau).row())
+            if kind == PLAIN:
+                predicted = stats.interval(norm.cdf(sigma * texts["grad_norm"] - tau))
+                rows.append(where | {"kind": "predicted"} | predicted.row())
+    return pd.DataFrame(rows)
+
+
+def power_gap(table: pd.DataFrame, sigma: float) -> stats.Estimate:
+    """Measured less predicted power at level 0.05: a pair's hit (1 or 0) less Φ(σ‖G‖ − τ) of its
+    plain text, mean over the lengths.
+    """
+    values = ["psi", "grad_norm"]
+    pairs = table.pivot(index=["prompt", "n_tokens"], columns="kind", values=values).dropna()
+    tau = stats.threshold(0.05)
+    predicted = norm.cdf(sigma * pairs["grad_norm", PLAIN] - tau)
+    return stats.interval(((pairs["psi", OWN] >= tau) - predicted).groupby("prompt").mean())
+
+
+def areas(table: pd.DataFrame) -> pd.DataFrame:
+    """Area under the ROC at each length: ``n_tokens, value, low, high, n``."""
+    rows = []
+    for n_tokens, texts in table.groupby("n_tokens"):
+        psi = texts.pivot(index="prompt", columns="kind", values="psi")[[OWN, PLAIN]].dropna()
+        area = stats.interval(psi, auc, share=True)
+        rows.append({"n_tokens": n_tokens} | area.row())
+    return pd.DataFrame(rows)
+
+
+def auc(psi: pd.DataFrame) -> float:
+    """The chance that a marked text's ψ exceeds a plain one's, of any two."""
+    return np.greater.outer(psi[OWN].to_numpy(), psi[PLAIN].to_numpy()).mean()
+
+
+def norm_per_token(plain: pd.DataFrame) -> float:
+    """The slope of ‖G‖² against the length, by least squares through zero."""
+    lengths = plain["n_tokens"]
+    return (plain["grad_norm"] ** 2 * lengths).sum() / (lengths**2).sum()
+
+
+def token_gradients(
+    lm: models.LM, prompts: Texts, responses: Texts, weight: str, every: int, **options
+) -> pd.DataFrame:
+    """‖∇ log p(v_t | x, v_<t)‖ of every ``every``-th token alone: ``text, position, grad_norm,
+    entropy`` (nats, before it). Options are ``dtype`` of ``gradients.norms``.
+    """
+    entropies = likelihood.entropies(lm.model, prompts, responses)
+    rows = [(i, t) for i, y in enumerate(responses) for t in range(0, len(y), every)]
+    before = [[*prompts[i], *responses[i][:t]] for i, t in rows]
+    single = [[responses[i][t]] for i, t in rows]
+    norms = gradients.norms(lm.model, before, single, [weight], **options)["grad_norm"]
+    table = pd.DataFrame(rows, columns=["text", "position"])
+    return table.assign(grad_norm=norms, entropy=[entropies[i][t] for i, t in rows])
+
+
+def by_temperature(
+    lm: models.LM,
+    pairs: Pairs,
+    wm: Watermark,
+    temperatures: Sequence[float],
+    n_tokens: int,
+    **options,
+) -> pd.DataFrame:
+    """Marked texts sampled more and less freely, with the same random numbers: the table, and the
+    options, of ``pairs.under_own_keys`` with ``temperature`` and ``entropy``, the mean over the
+    text (nats; of the base model at temperature 1: how much freedom it sees there).
+    """
+    tables = []
+    for temperature in temperatures:
+        options["temperature"] = temperature
+        texts, scores = under_own_keys(lm, pairs, [wm], n_tokens, **options)
+        entropy = [nats.mean() for nats in likelihood.entropies(lm.model, pairs.prompts, texts)]
+        tables.append(scores.assign(temperature=temperature, entropy=entropy))
+    return pd.concat(tables, ignore_index=True)
+
+
+def gain(table: pd.DataFrame) -> stats.Estimate:
+    """ψ at the highest temperature less ψ at the lowest, of the same pair."""
+    psi = table.pivot(index="text", columns="temperature", values="psi")
+    return stats.interval(psi[psi.columns.max()] - psi[psi.columns.min()])
+
+
+def rank_correlation(table: pd.DataFrame) -> float:
+    """Spearman's, of a table's two columns; NaN where one is constant."""
+    return table.corr("spearman").iloc[0, 1]
+
+
+def draw_p(table: pd.DataFrame, caption: str) -> Figure:
+    """A thin line per text, p against its length, and the medians of marked and plain text."""
+    figure, axes = plt.subplots()
+    for kind, label in ((PLAIN, "plain"), (OWN, "watermarked, own key")):
+        p = table[table["kind"] == kind].pivot(index="n_tokens", columns="text", values="p_value")
+        colour = style.look(kind)["color"]
+        axes.plot(p.iloc[:, :25], color=colour, alpha=0.25, linewidth=0.7)
+        axes.plot(p.median(axis=1), "o-", color=colour, linewidth=2.5, label=f"median: {label}")
+    axes.axhline(0.05, **style.DASHED, label="level 0.05")
+    axes.set(yscale="log", xlabel=style.TOKENS, ylabel="p-value", ylim=(1e-7, 1.3))
+    style.log_ticks(axes, table["n_tokens"])
+    return style.caption(figure, caption, "How does the p-value of a text fall with its length?")
+
+
+def draw_power(detection: pd.DataFrame, caption: str) -> Figure:
+    """:func:`power` against the length, a panel per level."""
+    return panels(
+        detection,
+        "n_tokens",
+        by="kind",
+        panel="level",
+        title="How many texts are detected, and how many were predicted?",
+        caption=f"{caption}. Bars: 95% intervals, exact for shares.",
+        xlabel=style.TOKENS,
+        ylabel="share called watermarked",
+        xscale="log",
+        ylim=(-0.02, 1.02),
+    )
+
+
+def draw_roc(table: pd.DataFrame, aucs: pd.DataFrame, caption: str) -> Figure:
+    """The ROC at each length, with its area."""
+    figure, axes = plt.subplots(figsize=(6.5, 4.5))
+    colours = sns.color_palette("viridis", len(aucs))  # dark to light: short to long
+    for colour, row in zip(colours, aucs.itertuples(), strict=True):
+        texts = table[table["n_tokens"] == row.n_tokens].set_index("kind")["psi"].loc[[PLAIN, OWN]]
+        fpr, tpr, _ = roc_curve(texts.index == OWN, texts)
+        label = f"{row.n_tokens} tokens: area {row.value:.2f} ({row.low:.2f} to {row.high:.2f})"
+        axes.step(fpr, tpr, where="post", color=colour, label=label)
+    axes.plot([0, 1], [0, 1], **style.DOTTED)
+    axes.set(xlabel="plain texts called watermarked", ylabel="watermarked texts detected")
+    return style.caption(figure, caption, "What do all thresholds together give?")
+
+
+def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
+    """‖G‖² of each plain text against its length, with the line through zero."""
+    figure, axes = plt.subplots()
+    squares = plain["grad_norm"] ** 2
+    axes.scatter(plain["n_tokens"], squares, s=9, alpha=0.3, color=style.PLAIN, label="a text")
+    axes.plot(squares.groupby(plain["n_tokens"]).mean(), "o-", color=style.PLAIN, label="mean")
+    grid = np.array([0, plain["n_tokens"].max()])
+    axes.plot(grid, slope * grid, **style.DASHED, label=f"{slope:.3g} per token")
+    axes.set(xlabel=style.TOKENS, ylabel="‖G‖²", xlim=(0, None), ylim=(0, None))
+    return style.caption(figure, caption, "Does ‖G‖² grow like the length?")
+
+
+def draw_tokens(tokens: pd.DataFrame, caption: str) -> Figure:
+    """‖∇ log p‖ of single tokens by the entropy before them."""
+    figure, axes = plt.subplots()
+    axes.scatter(tokens["entropy"], tokens["grad_norm"], s=8, alpha=0.25, color=style.PLAIN)
+    bins = tokens.groupby(pd.qcut(tokens["entropy"], BINS, duplicates="drop"), observed=True)
+    means = bins[["entropy", "grad_norm"]].mean()
+    axes.plot(*means.to_numpy().T, "o-", color=style.THEORY, label="mean of a sixth of the tokens")
+    axes.set(xlabel=ENTROPY, ylabel="‖∇ log p‖ of one token")
+    return style.caption(figure, caption, "Does a free choice have the longer gradient?")
+
+
+def draw_texts(texts: pd.DataFrame, caption: str) -> Figure:
+    """ψ of texts by their mean entropy, a colour per temperature."""
+    figure, axes = plt.subplots()
+    sns.scatterplot(texts, x="entropy", y="psi", hue="temperature", palette="flare", ax=axes)
+    centres = texts.groupby("temperature")[["entropy", "psi"]].mean()
+    axes.plot(*centres.to_numpy().T, "D-", color=style.THEORY, label="mean")
+    axes.set(xlabel=ENTROPY, ylabel="ψ with its own key")
+    axes.legend(title="temperature")
+    return style.caption(figure, caption, "Does a sampler with more freedom leave more evidence?")

@@ -1,0 +1,189 @@
+"""00_first_watermark: a blind game, and one picture that carries three notebooks."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from IPython.display import HTML
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+from gaussmark_lib import evidence, files, generate, models, perturb, score, stats
+from gaussmark_lib.workbench.pairs import OWN, Pairs, demonstration_keys, under_own_keys
+from gaussmark_lib.workbench.plots import show, style
+from gaussmark_lib.workbench.runs import folder
+
+LETTERS = "ABCDEF"
+MEASURED, PREDICTED = "measured", "predicted"
+
+
+class Game(NamedTuple):
+    """Six texts under one key, or none. Do not look into ``is_marked``."""
+
+    prompts: list[list[int]]
+    texts: list[list[int]]
+    is_marked: list[bool]
+
+
+def play(
+    lm: models.LM,
+    prompts: list[list[int]],
+    wm: perturb.Watermark,
+    key: perturb.Key,
+    n_tokens: int,
+    seed: int = 0,
+    **sampling,
+) -> Game:
+    """Continues six prompts; the model carries the key's noise for three of them, drawn by lot."""
+    is_marked = np.random.default_rng(seed).permutation([True] * 3 + [False] * 3).tolist()
+    marks = [(wm, key) if marked else None for marked in is_marked]
+    prompts = [prompts[i % len(prompts)] for i in range(len(marks))]
+    texts = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed, **sampling)
+    return Game(prompts, texts, is_marked)
+
+
+def revealed(lm: models.LM, game: Game, wm: perturb.Watermark, key: perturb.Key) -> HTML:
+    """Each text's p-value, and its tokens in colour: orange leans to the key, blue away from it."""
+    cards = {}
+    for letter, prompt, text, marked in zip(LETTERS, *game, strict=True):
+        tokens = evidence.per_token(lm.model, prompt, text, wm, key)
+        psi = tokens["evidence"].sum()
+        written = "with" if marked else "without"
+        heading = f"{letter}: p = {norm.sf(psi):.2g} (ψ = {psi:.2f}); written {written} the key"
+        cards[heading] = _coloured(show.pieces(tokens, lm.decode))
+    return show.cards(cards)
+
+
+def _coloured(pieces: pd.DataFrame) -> str:
+    full = 3 / len(pieces) ** 0.5  # evidence with the full colour: three times an equal share's
+    spans = ""
+    for piece in pieces.itertuples():
+        colour = "230,120,0" if piece.evidence > 0 else "0,110,200"
+        strength = min(abs(piece.evidence) / full, 1) * 0.6
+        look = f"background:rgba({colour},{strength:.2f})"
+        title = f"evidence {piece.evidence:+.2f}"
+        spans += f'<span style="{look}" title="{title}">{escape(piece.text)}</span>'
+    return spans
+
+
+def cloud(
+    lm: models.LM, game: Game, wm: perturb.Watermark, keys: Sequence[perturb.Key]
+) -> pd.DataFrame:
+    """Where each key's noise lies as seen from a marked text of the game, in units of σ: ``along``
+    its gradient G, which is ψ, and ``across``, along another text's gradient without its part in G.
+    """
+    marked, plain = game.is_marked.index(True), game.is_marked.index(False)
+    prompts, texts = ([row[i] for i in (marked, plain)] for row in (game.prompts, game.texts))
+    gradients = sorted(score.gradients(lm.model, prompts, texts, wm), key=lambda g: g.text)
+    along, other = score.psi(gradients, wm.on(lm.model), keys)
+    first, second = (gradient.unit() for gradient in gradients)
+    cosine = float(first @ second)
+    across = (other - cosine * along) / (1 - cosine**2) ** 0.5
+    return pd.DataFrame({"along": along, "across": across})
+
+
+def growth(
+    lm: models.LM, game: Game, wm: perturb.Watermark, keys: Sequence[perturb.Key]
+) -> pd.DataFrame:
+    """ψ of that text's first n tokens under each key, for more and more n (``score``'s table)."""
+    i = game.is_marked.index(True)
+    n = len(game.texts[i])
+    lengths = sorted({max(1, round(n * part / 20)) for part in range(1, 21)})
+    return score.score(
+        lm.model, [game.prompts[i]], [game.texts[i]], wm, list(keys), lengths=lengths
+    )
+
+
+def draw_picture(cloud: pd.DataFrame, growth: pd.DataFrame, level: float, caption: str) -> Figure:
+    """G as an arrow among the noises of many keys, their projections on it, and ψ as the text
+    grows; the first key is the one that wrote.
+    """
+    right, wrong = {"color": style.WATERMARKED}, {"color": style.WRONG_KEY}
+    tau, own = stats.threshold(level), cloud.iloc[0]
+    figure, (left, middle, grown) = plt.subplots(1, 3, figsize=(12.4, 4.3))
+    left.scatter(cloud["along"][1:], cloud["across"][1:], s=6, alpha=0.5, **wrong)
+    left.scatter(own["along"], own["across"], s=140, marker="*", zorder=3, **right)
+    arrow = {"arrowstyle": "-|>", "lw": 3, "color": "black"}
+    left.annotate("", (3, 0), (0, 0), arrowprops=arrow, zorder=4)
+    left.text(3.1, 0.25, "G", weight="bold")
+    left.set(xlabel="along G, in σ", ylabel="along a direction at right angles to G, in σ")
+    left.set(title="One dot per key: its noise ξ")
+    middle.hist(cloud["along"][1:], bins=25, density=True, alpha=0.5, **wrong)
+    style.normal_density(middle, high=max(4.0, own["along"] + 0.5))
+    middle.plot(own["along"], 0, "*", markersize=14, clip_on=False, label=OWN, **right)
+    middle.axvline(tau, **style.DASHED, label=f"level {level:g}")
+    middle.set(xlabel="ψ = the projection on G, in σ", title="Their shadows on G", yticks=[])
+    for number, (_, rows) in enumerate(growth.groupby("key_id", sort=False)):
+        look = (
+            right | {"lw": 2.5, "zorder": 3} if number == 0 else wrong | {"lw": 0.8, "alpha": 0.6}
+        )
+        label = {0: OWN, 1: "other keys"}.get(number)
+        grown.plot(rows["n_tokens"], rows["psi"], label=label, **look)
+    grown.axhline(tau, **style.DASHED)
+    grown.set(xlabel="tokens of the text", ylabel="ψ", title="Token by token")
+    return style.caption(figure, caption)
+
+
+def draw_tested(table: pd.DataFrame, level: float, caption: str) -> Figure:
+    """ψ of each text as a point below the N(0, 1) that holds without a watermark, one row per kind
+    (columns ``psi, kind``).
+    """
+    figure, axes = plt.subplots()
+    grid = np.linspace(-4, max(4.5, table["psi"].max() + 0.5), 400)
+    axes.fill_between(grid, norm.pdf(grid), color="0.85", label="N(0, 1): text without the key")
+    axes.axvline(stats.threshold(level), **style.DASHED, label=f"threshold at level {level:g}")
+    kinds = list(table["kind"].unique())
+    for row, kind in enumerate(kinds, 1):
+        psi = table.loc[table["kind"] == kind, "psi"]
+        look = style.look(kind) | {"s": 22, "alpha": 0.8}
+        label = f"{kind} (mean {psi.mean():.2f})"
+        axes.scatter(psi, np.full(len(psi), -0.04 * row), label=label, **look)
+    bottom = -0.04 * (len(kinds) + 1.2)
+    axes.set(xlabel="ψ (standard deviations)", ylabel="density", ylim=(bottom, None))
+    axes.set_yticks([0.0, 0.1, 0.2, 0.3, 0.4])
+    style.legend_beside(axes)
+    return style.caption(figure, caption, "Which of the three has a ψ beyond the threshold?")
+
+
+def turned(
+    lm: models.LM,
+    pairs: Pairs,
+    weight: str,
+    norms: Sequence[float],
+    wanted: Sequence[float],
+    n_tokens: int,
+    **options,
+) -> pd.DataFrame:
+    """For ``panels``: mean ψ of marked texts at each σ that predicts a wanted ψ from the ‖G‖ of
+    plain texts (``predicted, sigma, curve, value, low, high, n``), and the prediction. Options are
+    those of ``pairs.under_own_keys``.
+    """
+    wms = [perturb.Watermark(weight, stats.sigma_for_psi(norms, psi)) for psi in wanted]
+    _, table = under_own_keys(lm, pairs, wms, n_tokens, **options)
+    rows = []
+    for psi, (sigma, texts) in zip(wanted, table.groupby("sigma", sort=False), strict=True):
+        point = {"predicted": psi, "sigma": sigma}
+        rows.append(point | {"curve": MEASURED} | stats.interval(texts["psi"]).row())
+        rows.append(point | {"curve": PREDICTED, "value": psi})
+    return pd.DataFrame(rows)
+
+
+def same_everywhere(lm: models.LM) -> pd.DataFrame:
+    """ψ of the first sixteen pairs' token ids in the record of this notebook, computed here and as
+    recorded: ``kind, here, recorded``. The embedded model scores them, whatever ``lm`` is.
+    """
+    is_doclm = lm.name == "doclm" and str(lm.model.dtype) == "torch.float32"
+    model = (lm if is_doclm else models.load("doclm")).model
+    run = folder.load(files.RUNS / "reference" / "first_watermark")
+    texts = run.table("texts").head(16)
+    wm = perturb.Watermark(run.results["weight"], run.results["sigma"])
+    keys, prompts = demonstration_keys(len(texts), run.params["seed"]), texts["prompt"].tolist()
+    tables = []
+    for kind in ("watermarked", "plain"):
+        scores = score.score(model, prompts, texts[kind].tolist(), wm, keys, paired=True)
+        columns = {"here": scores["psi"], "recorded": texts[f"psi_{kind}"]}
+        tables.append(pd.DataFrame({"kind": kind} | columns))
+    return pd.concat(tables, ignore_index=True)

@@ -1,0 +1,249 @@
+"""02_level_check: what p-values do when text and key have nothing to do with each other (paper,
+Prop. on level), and what happens when the gradient is taken at the wrong weights.
+
+For any text, a fresh key's ψ is N(0, 1). That is over the draw of the *key*: one fixed key can have
+many false alarms or none on texts of one kind, because their gradients share directions. If any two
+of n texts have gradients of cosine c, their ψ under one key are jointly normal with correlation c,
+and the share of them above τ_α has over keys the mean α and the variance
+
+    (α − α²)/n + (1 − 1/n)(P(ψ_1 ≥ τ_α, ψ_2 ≥ τ_α) − α²)
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from jaxtyping import Float
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from scipy.stats import binom, multivariate_normal, norm
+
+from gaussmark_lib import generate, models, perturb, score, stats, texts, tokens
+from gaussmark_lib.gradients import of_pairs
+from gaussmark_lib.workbench.pairs import passages
+from gaussmark_lib.workbench.plots import style
+
+OWN, RANDOM = "model samples", "random tokens"
+AT_THETA, AT_MOVED = "θ", "θ + ξ"
+Cut = tuple[list[list[int]], list[list[int]]]  # prompts and responses
+
+
+def kinds(text: str = "docs") -> dict[str, str]:
+    """The five kinds of text by the name that a table shows: human text of three kinds, the model's
+    own, and random ids.
+
+    >>> list(kinds("folder/plays.jsonl"))
+    ['plays.jsonl', 'licences', 'source', 'model samples', 'random tokens']
+    """
+    return {Path(kind).name: kind for kind in (text, "licences", "source", OWN, RANDOM)}
+
+
+def null_texts(
+    lm: models.LM,
+    kind: str,
+    n: int,
+    *,
+    text: str = "docs",
+    prompt_tokens: int = 32,
+    n_tokens: int = 200,
+    seed: int = 0,
+    **sampling,
+) -> Cut:
+    """n prompts and responses without a watermark: human text of a kind (of ``texts``) cut in two,
+    or the model's own or random ids after ``text``.
+    """
+    if kind not in (OWN, RANDOM):
+        return passages(lm, kind, n, prompt_tokens, n_tokens)
+    prompts = texts.human(lm, text, n, prompt_tokens)
+    if kind == OWN:
+        return prompts, generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
+    size = lm.model.get_input_embeddings().num_embeddings
+    return prompts, np.random.default_rng(seed).integers(size, size=(n, n_tokens)).tolist()
+
+
+def fresh_keys(
+    lm: models.LM,
+    cut: Cut,
+    wm: perturb.Watermark,
+    keys_per_text: int,
+    first_seed: int = 0,
+    **settings,
+) -> pd.DataFrame:
+    """``text, psi, p_value, grad_norm`` of each text under keys that no other text shares, so that
+    all rows are independent: ``Key.from_seed(first_seed)`` and its successors.
+    """
+    placed, tables = wm.on(lm.model), []
+    for gradient in score.gradients(lm.model, *cut, wm, **settings):
+        first = first_seed + gradient.text * keys_per_text
+        keys = [perturb.Key.from_seed(first + i) for i in range(keys_per_text)]
+        [psi] = score.psi([gradient], placed, keys)
+        facts = {"text": gradient.text, "grad_norm": gradient.norm}
+        tables.append(pd.DataFrame(facts | {"psi": psi, "p_value": norm.sf(psi)}))
+    return pd.concat(tables).sort_values("text", kind="stable", ignore_index=True)
+
+
+def levels(table: pd.DataFrame, nominal: Sequence[float]) -> pd.DataFrame:
+    """The share of false alarms at each nominal level, by kind and for ``all``: ``kind, level``
+    (in words), ``value, low, high, n``.
+    """
+    return pd.DataFrame(
+        {"kind": kind, "level": f"at level {level:.0%}"}
+        | stats.interval(rows["p_value"] <= level).row()
+        for kind, rows in [*table.groupby("kind", sort=False), ("all", table)]
+        for level in nominal
+    )
+
+
+def fixed_keys(
+    lm: models.LM, cut: Cut, wm: perturb.Watermark, keys: Sequence[perturb.Key], **settings
+) -> tuple[Float[np.ndarray, "texts keys"], float]:
+    """ψ of each text under each key, and the mean cosine between the gradients of two texts, from
+    |Σ u|² = n + Σ_{i≠j} cos_ij.
+    """
+    order, total = [], 0.0
+
+    def seen() -> Iterator[score.TextGradient]:
+        nonlocal total
+        for gradient in score.gradients(lm.model, *cut, wm, **settings):
+            order.append(gradient.text)
+            total = total + gradient.unit()
+            yield gradient
+
+    psi = score.psi(seen(), wm.on(lm.model), keys)
+    n = len(order)
+    cosine = (float(total.square().sum()) - n) / (n * (n - 1))
+    return psi[np.argsort(order)], cosine
+
+
+def predicted_spread(cosine: float, n: int, level: float) -> float:
+    """Standard deviation over keys of one key's rate over n texts, any two of which have gradients
+    of this cosine (formula above).
+
+    >>> round(predicted_spread(0.0, 100, 0.05), 4)  # binomial
+    0.0218
+    >>> round(predicted_spread(1.0, 100, 0.05), 4)  # all texts at once, or none
+    0.2179
+    """
+    c, below = min(max(cosine, 0.0), 1.0), [-stats.threshold(level)] * 2
+    both = float(multivariate_normal.cdf(below, cov=[[1, c], [c, 1]], allow_singular=True))
+    return float(np.sqrt((level - level**2) / n + (1 - 1 / n) * max(0.0, both - level**2)))
+
+
+def spreads(
+    rates: pd.DataFrame, cosines: Mapping[str, float], n: int, level: float, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """How far the keys' rates spread over n texts: by kind ``mean, spread, largest, cosine`` and
+    :func:`predicted_spread` as ``predicted``, and as ``binomial`` for a cosine of 0; and the same
+    to be drawn: ``kind, spread, value, low, high, n``.
+    """
+    by_kind = rates.groupby("kind", sort=False)["value"]
+    table = by_kind.agg(mean="mean", spread="std", largest="max").assign(cosine=pd.Series(cosines))
+    rows = [
+        {"kind": kind, "spread": "measured"} | stats.interval(of_one, np.std, seed=seed).row()
+        for kind, of_one in ((kind, values.to_numpy()) for kind, values in by_kind)
+    ]
+    of_each = {"predicted": table["cosine"], "binomial": table["cosine"] * 0}
+    for (name, cosine), label in zip(of_each.items(), ("predicted", "if independent"), strict=True):
+        table[name] = [predicted_spread(c, n, level) for c in cosine]
+        rows += [{"kind": k, "spread": label, "value": v} for k, v in table[name].items()]
+    return table, pd.DataFrame(rows)
+
+
+def trap(
+    lm: models.LM,
+    cut: Cut,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    dtype: str | None = None,
+) -> pd.DataFrame:
+    """The mistake, on purpose: ψ of text i under key i with the gradient at θ + ξ, beside the right
+    one at θ. Columns ``text, at, psi, grad_norm``.
+
+    Near θ the gradient at θ + ξ is G − Hξ, with H the Hessian of −log p(y | x), whose mean is that
+    of GGᵀ. So for text of p_θ E ψ ≈ −σ E‖G‖²/‖G‖ ≈ −σ‖G‖: it falls as far below 0 as watermarked
+    text rises above it.
+    """
+    right = score.score(lm.model, *cut, wm, keys, paired=True, dtype=dtype).assign(at=AT_THETA)
+    pairs, placed, wrong = tokens.checked_pairs(lm.model, *cut), wm.on(lm.model), []
+    for text, key in enumerate(keys):
+        with perturb.watermarked(lm.model, wm, key):
+            [gradient] = of_pairs(placed, {0: pairs[text]}, dtype=dtype, perturbed=True)
+        [[psi]] = score.psi([gradient], placed, [key])
+        wrong.append({"text": text, "at": AT_MOVED, "psi": psi, "grad_norm": gradient.norm})
+    return pd.concat([right, pd.DataFrame(wrong)], ignore_index=True)[list(wrong[0])]
+
+
+def published(
+    lm: models.LM,
+    human: Cut,
+    marked: Cut,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    **settings,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Four ways to test a text, on the same texts: human text i and marked text i under key i.
+
+    Returns:
+        For ``panels``: ``way, measure, value, low, high``; and the ψ: ``way, kind, psi``.
+    """
+    half = len(keys) // 2  # chooses the empirical threshold
+    attained = max(0.001, 1 / (half + 1))  # no threshold from n texts keeps less than 1 in n + 1
+    empirical = f"θ + ξ, threshold from {half} human texts (its .1% is {attained:.1%})"
+    psi = {}
+    for kind, cut in {"human": human, "marked": marked}.items():
+        at = trap(lm, cut, wm, keys, **settings).pivot(index="text", columns="at", values="psi")
+        unprompted = [[] for _ in keys], cut[1]
+        without = score.score(lm.model, *unprompted, wm, keys, paired=True, **settings)["psi"]
+        psi[kind] = {
+            "θ, N(0, 1)": at[AT_THETA].to_numpy(),
+            "θ, no prompt, N(0, 1)": without.to_numpy(),
+            **dict.fromkeys(["θ + ξ, N(0, 1)", empirical], at[AT_MOVED].to_numpy()),
+        }
+    rows, values = [], []
+    for way, null in psi["human"].items():
+        own = psi["marked"][way]
+        taus = [stats.threshold(level) for level in (0.05, 0.001)]
+        if way == empirical:
+            taus = np.quantile(null[:half], [0.95, 0.999], method="higher")
+            null = null[half:]
+        for measure, hits in {
+            "human text: alarms at 5%": null >= taus[0],
+            "marked text: detected at .1%": own >= taus[1],
+        }.items():
+            rows.append({"way": way, "measure": measure} | stats.interval(hits).row())
+        values += [{"way": way, "kind": "human", "psi": one} for one in null]
+        values += [{"way": way, "kind": "marked", "psi": one} for one in own]
+    return pd.DataFrame(rows), pd.DataFrame(values)
+
+
+def draw_rates(rates: pd.DataFrame, level: float, n: int, caption: str) -> Figure:
+    """Each fixed key's share of false alarms, one point per key, one row per kind (columns ``kind,
+    value``), beside what independent texts would give.
+    """
+    figure, axes = plt.subplots(figsize=(8.4, 4.2))
+    low, high = binom(n, level).ppf([0.025, 0.975]) / n
+    axes.axvspan(low, high, color="0.88", label=f"95% if the {n} texts\nwere independent")
+    axes.axvline(level, **style.THIN, label=f"level {level:g}")
+    look = {"jitter": 0.3, "size": 5, "linewidth": 0.4, "edgecolor": "white", "legend": False}
+    sns.stripplot(rates, x="value", y="kind", hue="kind", ax=axes, **look)
+    axes.set(xlabel="share of the kind's texts that one key calls watermarked", ylabel="")
+    style.legend_beside(axes)
+    title = "How far is one fixed key's rate of false alarms from the level?"
+    return style.caption(figure, caption, title)
+
+
+def draw_trap(table: pd.DataFrame, expected: float, caption: str) -> Figure:
+    """ψ of plain text with the gradient at θ and at θ + ξ (columns ``psi, at``), in one binning."""
+    figure, axes = plt.subplots(figsize=(8.4, 4.2))
+    bins = np.linspace(min(-4.0, table["psi"].min()), max(4.0, table["psi"].max()), 28)
+    for at, colour in ((AT_THETA, style.PLAIN), (AT_MOVED, style.WRONG_KEY)):
+        psi = table.loc[table["at"] == at, "psi"]
+        label = f"gradient at {at}"
+        axes.hist(psi, bins=bins, density=True, alpha=0.55, color=colour, label=label)
+    style.normal_density(axes, bins[0], bins[-1])
+    axes.axvline(expected, **style.DASHED, label=f"−σ · mean ‖G‖ = {expected:.2f}")
+    axes.set(xlabel="ψ of plain text", ylabel="density")
+    style.legend_beside(axes)
+    return style.caption(figure, caption, "Where is ψ of plain text, at θ and at θ + ξ?")

@@ -1,0 +1,283 @@
+"""07: noise that avoids the weight's top singular directions (``rank_reduce``), beside the vanilla
+scheme, over n pairs of a fresh prompt and a fresh key (paper, Sec. "rank-reduction").
+
+With P the projection, the linear law of notebook 01 reads
+
+    mean ψ ≈ σ‖PG‖,        price ≈ ½σ² E‖PG‖² nats per text of the model's own
+
+At one σ each dropped direction lowers both. At the σ_k with one predicted ψ (:func:`at_equal_psi`)
+the law gives all projections the same price: what it does not describe is then measured.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from scipy.stats import norm
+from transformers import PreTrainedModel
+
+from gaussmark_experiments import quality
+from gaussmark_experiments.robustness import UNEDITED
+from gaussmark_lib import generate, models, rank_reduce, score, stats
+from gaussmark_lib.beyond.schemes import GaussMark
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.tokens import Pair, Texts
+from gaussmark_lib.workbench.pairs import Pairs, ratio
+from gaussmark_lib.workbench.plots import intervals, style
+from gaussmark_lib.workbench.plots.panels import panels
+
+VANILLA = "GaussMark"
+RIGHT, DIVIDED, FORGOTTEN = "P on both", "divided by σ‖G‖", "P forgotten in the test"
+OWN, HUMAN, PSI = "price on its own text", "price on human text", "mean ψ"
+Norms = Mapping[str, Float[np.ndarray, "texts k"]]  # side → ‖PG‖ with 0, 1, 2… directions dropped
+
+
+def gradient_norms(
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: Texts,
+    weight: str,
+    *,
+    dtype: str | None = None,
+) -> Norms:
+    """‖PG‖ of each text for each side and every k = 0 … min(d_out, d_in), from one backward pass
+    per text.
+    """
+    wm = Watermark(weight, 1.0).on(model)
+    theta = wm.linear.value()
+    u, v = (
+        rank_reduce.singular_vectors(theta, min(theta.shape), side) for side in ("left", "right")
+    )
+    squares = {side: [[]] * len(responses) for side in rank_reduce.SIDES}
+    for gradient in score.gradients(model, prompts, responses, wm, dtype=dtype):
+        G = gradient.G.to(u)
+        gone = {  # ‖·‖² in the top 1, 2, … directions of a side
+            "left": (u.T @ G).square().sum(1).double().cumsum(0),
+            "right": (G @ v).square().sum(0).double().cumsum(0),
+        }
+        in_both = (u.T @ G @ v).square().double().cumsum(0).cumsum(1).diagonal()
+        gone["both"] = gone["left"] + gone["right"] - in_both
+        for side, of_side in gone.items():
+            left = gradient.norm**2 - of_side.clamp(0, gradient.norm**2).cpu().numpy()
+            squares[side][gradient.text] = np.append(gradient.norm**2, left)
+    return {side: np.sqrt(rows) for side, rows in squares.items()}
+
+
+def shares(norms: Float[np.ndarray, "texts k"]) -> Float[np.ndarray, "texts k"]:
+    """The share of each text's ‖G‖² in the top k directions."""
+    return 1 - (norms / norms[:, :1]) ** 2
+
+
+def favoured(norms: Float[np.ndarray, "texts k"], n_directions: int) -> stats.Estimate:
+    """The share of ‖G‖² in the top eighth of a side's directions (at most as many as the weight
+    has), over an even spread's.
+    """
+    k = max(1, min(n_directions // 8, norms.shape[1] - 1))
+    return stats.interval(shares(norms)[:, k] * n_directions / k)
+
+
+def at_equal_psi(wm: Watermark, norms: Norms, rank: int) -> Watermark:
+    """The projected watermark whose predicted mean ψ is that of the vanilla ``wm``:
+    σ_k = σ · mean‖G‖ / mean‖PG‖, over plain texts.
+    """
+    mean = norms[wm.side].mean(0)
+    return Watermark(wm.weight, float(wm.sigma * mean[0] / mean[rank]), rank, wm.side)
+
+
+def named(wms: Sequence[Watermark], key: Key, dtype: str | None = None) -> dict[str, GaussMark]:
+    """These watermarks as schemes by name: ``GaussMark`` is the vanilla one, the others are ``k =
+    64``, ``k = 64, right``.
+    """
+    schemes = {}
+    for wm in wms:
+        side = "" if wm.side == "left" else f", {wm.side}"
+        name = f"k = {wm.rank_dropped}{side}" if wm.rank_dropped else VANILLA
+        schemes[name] = GaussMark(wm, key, name, dtype=dtype)
+    return schemes
+
+
+def written(
+    lm: models.LM, schemes: Mapping[str, GaussMark], pairs: Pairs, n_tokens: int, **sampling
+) -> dict[str, list[list[int]]]:
+    """A text of each pair by each scheme, in one batch; pair i has the same random numbers in all
+    schemes. Sampling is ``seed, top_p, temperature, until_end`` of ``generate.sample``.
+    """
+    n, times = pairs.n, len(schemes)
+    marks = [(scheme.wm, key) for scheme in schemes.values() for key in pairs.keys]
+    numbers = {"rows": [*range(n)] * times, "batch_size": 128, **sampling}
+    texts = generate.sample(lm.model, pairs.prompts * times, n_tokens, marks=marks, **numbers)
+    return {name: texts[i * n : (i + 1) * n] for i, name in enumerate(schemes)}
+
+
+def predicted(norms: Norms, wm: Watermark) -> Float[np.ndarray, " texts"]:
+    """σ‖PG‖ of each plain text: the mean ψ that it promises."""
+    return wm.sigma * norms[wm.side][:, wm.rank_dropped]
+
+
+def prices(
+    lm: models.LM,
+    schemes: Mapping[str, GaussMark],
+    pairs: Pairs,
+    texts: Mapping[str, Texts],
+    human: Sequence[Pair],
+) -> pd.DataFrame:
+    """Nats per token that each pair's key costs: ``scheme, pair, quantity, value``.
+
+    ``OWN`` is KL(p_{θ+ξ} ‖ p_θ) along the scheme's own text (``divergence``), ``HUMAN`` the change
+    of the cross-entropy of a human passage, mean over ξ and −ξ, from (its beginning, its end).
+    """
+    tables = []
+    for name, scheme in schemes.items():
+        nats = scheme.divergences(lm.model, pairs.prompts, texts[name], pairs.keys)
+        change = [
+            quality.even_change(lm, prompt, [text], scheme.wm, key).item()
+            for (prompt, text), key in zip(human, pairs.keys, strict=True)
+        ]
+        per_token = nats / [len(text) for text in texts[name]]
+        for quantity, value in ((OWN, per_token), (HUMAN, change)):
+            columns = {"scheme": name, "pair": range(pairs.n), "quantity": quantity, "value": value}
+            tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def over_vanilla(table: pd.DataFrame) -> pd.DataFrame:
+    """Of a table like :func:`prices`: each projection's mean over the vanilla scheme's, of the same
+    pairs: ``scheme, quantity, value, low, high, n``.
+    """
+    rows = []
+    for quantity, cells in table.groupby("quantity", sort=False):
+        values = cells.pivot(index="pair", columns="scheme", values="value")
+        for scheme in cells["scheme"].unique():
+            if scheme != VANILLA:
+                estimate = ratio(values[scheme], values[VANILLA])
+                rows.append({"scheme": scheme, "quantity": quantity} | estimate.row())
+    return pd.DataFrame(rows)
+
+
+def left_over_vanilla(table: pd.DataFrame, scheme: str) -> stats.Estimate:
+    """The share of its mean ψ that a scheme keeps after the edits, over the share that the vanilla
+    scheme keeps, of the same pairs; the edits of a text are averaged.
+    """
+    state = np.where(table["edit"] == UNEDITED, "before", "after")
+    psi = table.assign(state=state).pivot_table("psi", "pair", ["scheme", "state"])
+    columns = [(name, state) for name in (scheme, VANILLA) for state in ("after", "before")]
+
+    def share(rows: np.ndarray) -> float:
+        after, before, vanilla_after, vanilla_before = rows.mean(0)
+        return (after / before) / (vanilla_after / vanilla_before)
+
+    return stats.interval(psi[columns].to_numpy(), share)
+
+
+def misuses(
+    model: PreTrainedModel,
+    prompts: Texts,
+    responses: Texts,
+    wm: Watermark,
+    keys: Sequence[Key],
+    **options,
+) -> dict[str, np.ndarray]:
+    """ψ of a projected watermark, and what becomes of it if P is not where it belongs.
+
+    =============  ==================  ========================================================
+    ``RIGHT``      ⟨Pξ, PG⟩ / (σ‖PG‖)  N(0, 1) under the null, mean σ‖PG‖ on its own text
+    ``DIVIDED``    ⟨Pξ, PG⟩ / (σ‖G‖)   N(0, ‖PG‖²/‖G‖²) under the null: the level is not α
+    ``FORGOTTEN``  ⟨ξ, G⟩ / (σ‖G‖)     N(0, 1) under the null, but the mean is σ‖PG‖²/‖G‖
+    =============  ==================  ========================================================
+
+    Options are those of ``score.score``, and the order of the ψ is that of its rows.
+    """
+    right, forgotten = (
+        score.score(model, prompts, responses, scheme, keys, **options)
+        for scheme in (wm, replace(wm, rank_dropped=0))
+    )
+    divided = right["psi"] * right["grad_norm"] / forgotten["grad_norm"]
+    psi = {RIGHT: right["psi"], DIVIDED: divided, FORGOTTEN: forgotten["psi"]}
+    return {statistic: values.to_numpy() for statistic, values in psi.items()}
+
+
+def detected(psi: Mapping[str, np.ndarray], level: float) -> pd.DataFrame:
+    """What each statistic of :func:`misuses` detects: ``statistic, value, low, high, n``."""
+    return pd.DataFrame(
+        {"statistic": name} | stats.tpr(values, level).row() for name, values in psi.items()
+    )
+
+
+def of_scheme(over: pd.DataFrame, scheme: str) -> dict[str, stats.Estimate]:
+    """The estimates of one scheme in :func:`over_vanilla`'s table, by quantity."""
+    rows = over[over["scheme"] == scheme]
+    return {
+        row.quantity: stats.Estimate(row.value, row.low, row.high, row.n)
+        for row in rows.itertuples()
+    }
+
+
+def left_in_words(
+    promised: Mapping[str, np.ndarray], scheme: str, even: float, measured: stats.Estimate
+) -> str:
+    """The sentence of what is left of ψ at one σ, where an even spread leaves the share ``even`` of
+    ‖G‖².
+    """
+    left = promised[scheme].mean() / promised[VANILLA].mean()
+    return (
+        f"At {scheme}, an even spread would leave $\\sqrt{{1-k/d}}$ = {even**0.5:.0%} of ψ. The"
+        f" gradients promise {left:.0%}. Measured over promised: **{measured}**."
+    )
+
+
+def draw_one_sigma(
+    measured: pd.DataFrame, promised: Mapping[str, np.ndarray], n_tokens: int, caption: str
+) -> Figure:
+    """Mean ψ of each scheme (``scheme, value, low, high``) beside its prediction."""
+    forecast = pd.DataFrame(
+        {"scheme": name} | stats.interval(values).row() for name, values in promised.items()
+    )
+    return panels(
+        pd.concat([measured.assign(by="measured"), forecast.assign(by="predicted")]),
+        "scheme",
+        by="by",
+        at={"no watermark": 0},
+        title="How much ψ is left at one σ?",
+        caption=caption,
+        ylabel=f"mean ψ of {n_tokens} tokens",
+    )
+
+
+def draw_null(psi: Mapping[str, np.ndarray], caption: str) -> Figure:
+    """The distribution of each statistic under fresh keys, and Φ."""
+    figure, axes = plt.subplots(figsize=(7.0, 4.0))
+    for i, (statistic, values) in enumerate(psi.items()):
+        axes.ecdf(values, color=style.OTHERS[i], label=statistic)
+    grid = np.linspace(-4, 4, 200)
+    axes.plot(grid, norm.cdf(grid), **style.DASHED, label="N(0, 1)")
+    axes.set(xlabel="statistic of one human text", ylabel="share of keys at or below")
+    style.legend_beside(axes)
+    return style.caption(figure, caption, "Which statistics are N(0, 1) under fresh keys?")
+
+
+def draw_spectrum(
+    singular_values: np.ndarray, norms: Norms, shape: Sequence[int], caption: str
+) -> Figure:
+    """Left: the weight's singular values. Right: the share of ‖G‖² in the top k of each side's
+    directions, mean and range over texts, beside the weight's own ‖θ‖².
+    """
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.0))
+    energy = np.append(0, (singular_values**2).cumsum()) / (singular_values**2).sum()
+    left.plot(1 + np.arange(len(singular_values)), singular_values, color=style.THEORY)
+    left.set(xlabel="number of the direction", ylabel="singular value of θ", ylim=(0, None))
+    left.set_title("Does the weight have strong directions?")
+    for side, n_directions, colour in zip(("left", "right"), shape, style.OTHERS, strict=False):
+        share, at = shares(norms[side]), np.arange(len(energy)) / n_directions
+        rows = pd.DataFrame({"value": share.mean(0), "low": share.min(0), "high": share.max(0)})
+        label = f"of ‖G‖², {n_directions} {side} directions"
+        intervals.band(right, at, rows, marker="", color=colour, label=label)
+        right.plot(at, energy, ":", color=colour, label=f"of the weight's ‖θ‖², {side}")
+    right.plot([0, 1], [0, 1], **style.THIN, label="an even spread")
+    right.set(xlabel="k/d: share of the side's directions", ylabel="share in the top k")
+    right.set_title("Does the gradient favour them?")
+    style.legend_beside(right)
+    return style.caption(figure, caption)

@@ -1,0 +1,165 @@
+"""Tables of 16_theory_in_full, for ``panels``: one row per point, with the columns ``curve`` (what
+is drawn), ``value``, and for simulations ``low, high``, a 95% interval.
+
+The models are those of ``beyond.toys``.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy.stats import binomtest
+
+from gaussmark_lib import stats
+from gaussmark_lib.beyond.toys import bounds, closed_forms, softmax
+from gaussmark_lib.beyond.toys.softmax import Keys, LinearSoftmax
+from gaussmark_lib.workbench import record
+from gaussmark_lib.workbench.plots import style
+from gaussmark_lib.workbench.plots.panels import panels
+
+SIMULATED, EXACT = "simulated", "exact"
+FIGURES = {  # arguments of ``panels``
+    "gaussian_rate": {
+        "title": "Does mean ψ of the Gaussian example grow as σ or as σ²?",
+        "ylabel": "mean ψ / √d",
+        "yscale": "log",
+    },
+    "gaussian_power": {
+        "title": "How many dimensions does the Gaussian example need?",
+        "x": "dim",
+        "xlabel": "dimension d",
+        "ylabel": "power",
+    },
+    "chain_errors": {
+        "title": "Of what order is the error of each step?",
+        "y": "rms",
+        "by": "step",
+        "ylabel": "root mean square, nats",
+        "yscale": "log",
+    },
+    "chain_powers": {
+        "title": "How far is ψ behind the best possible test?",
+        "y": "power",
+        "by": "test",
+        "panel": "null",
+    },
+    "softmax_power": {
+        "title": "Is the proposition's sum the power, and where does it end?",
+        "ylabel": "power",
+    },
+    "corollary": {
+        "title": "Which σ does the corollary ask for?",
+        "ylabel": "miss rate β",
+        "yscale": "log",
+        "ylim": (1e-4, 1.5),
+    },
+}
+
+
+def exact(value: float, curve: str = EXACT, **point: float | str) -> dict[str, float | str]:
+    """A number without an interval."""
+    return {"curve": curve, "value": value} | point
+
+
+def draw(
+    name: str, table: pd.DataFrame, caption: str, at: Mapping[str, float] | None = None
+) -> Figure:
+    """The figure of a table, saved in the record."""
+    settings = {"x": "sigma", "by": "curve", "xscale": "log", "xlabel": "σ"} | FIGURES[name]
+    if table[settings["by"]].str.contains(SIMULATED).any():
+        settings["looks"] = looks(table)
+    return record.save_figure(panels(table, caption=caption, at=at, **settings), name)
+
+
+def looks(table: pd.DataFrame) -> dict[str, dict]:
+    """Lines for exact curves, and points for simulated ones, in the colour of the line they belong
+    to.
+    """
+    line, points = {"marker": ""}, {"marker": "o", "markersize": 4, "linestyle": "none"}
+    found, places = {}, {}
+    for name in table["curve"].unique():
+        exact_name = name.removesuffix(f", {SIMULATED}")
+        place = places.setdefault(exact_name, len(places))
+        found[name] = {"color": style.OTHERS[place]} | (points if SIMULATED in name else line)
+    return found
+
+
+def gaussian_mean(dims: Sequence[int], sigmas: Sequence[float], n: int, seed: int) -> pd.DataFrame:
+    """Mean ψ/√d of the Gaussian example: simulated, its large-d rate, and the printed rate; ``off``
+    is the distance of the simulated mean from the exact one in standard errors.
+    """
+    rows = [exact(s / np.sqrt(1 + s**2), "the proof: σ/√(1+σ²)", sigma=s) for s in sigmas]
+    rows += [exact(s**2 / np.sqrt(1 + s**2), "as printed: σ²/√(1+σ²)", sigma=s) for s in sigmas]
+    for i, (dim, sigma) in enumerate((dim, sigma) for dim in dims for sigma in sigmas):
+        psi = closed_forms.simulate_psi(dim, sigma, n, seed + i)
+        error = psi.std(ddof=1) / np.sqrt(n)
+        off = (psi.mean() - closed_forms.expected_psi(dim, sigma)) / error
+        point = {"curve": f"{SIMULATED}, d = {dim}", "sigma": sigma, "off": off}
+        rows.append(stats.interval(psi / np.sqrt(dim)).row() | point)
+    return pd.DataFrame(rows)
+
+
+def gaussian_power(
+    dims: Sequence[int], sigmas: Sequence[float], n: int, level: float, seed: int
+) -> pd.DataFrame:
+    """Power of the Gaussian example against ``dim``, one curve per σ, exact and simulated."""
+    tables = []
+    for i, sigma in enumerate(sigmas):
+        powers = [closed_forms.power(dim, sigma, level) for dim in dims]
+        psi = [closed_forms.simulate_psi(dim, sigma, n, seed + 100 * i + dim) for dim in dims]
+        tables.append(_beside(f"σ = {sigma:g}", "dim", dims, powers, psi, level))
+    return pd.concat(tables, ignore_index=True)
+
+
+def softmax_power(
+    models: Mapping[str, tuple[LinearSoftmax, Keys]],
+    sigmas: Sequence[float],
+    n: int,
+    level: float,
+    seed: int,
+) -> pd.DataFrame:
+    """Power of softmax models against ``sigma``: summed over outcomes and averaged over a net of
+    keys, and simulated.
+    """
+    tables = []
+    for name, (model, keys) in models.items():
+        powers = [softmax.power(model, sigma, level, keys) for sigma in sigmas]
+        psi = [softmax.simulate_psi(model, sigma, n, seed + i) for i, sigma in enumerate(sigmas)]
+        tables.append(_beside(name, "sigma", sigmas, powers, psi, level))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _beside(
+    name: str,
+    x: str,
+    at: Sequence[float],
+    powers: Sequence[float],
+    simulations: Sequence[np.ndarray],
+    level: float,
+) -> pd.DataFrame:
+    """Exact powers, and how many of n simulated ψ are detected: ``hits, n``, and ``p_value``, an
+    exact test of the simulation against the power.
+    """
+    rows = []
+    for place, power, psi in zip(at, powers, simulations, strict=True):
+        hits = psi >= stats.threshold(level)
+        p = binomtest(int(hits.sum()), len(hits), power).pvalue
+        point = {x: place, "curve": f"{name}, {SIMULATED}", "p_value": p}
+        rows += [exact(power, name, **{x: place}), stats.interval(hits).row() | point]
+    return pd.DataFrame(rows)
+
+
+def dimensions(sigmas: Sequence[float], level: float, beta: float) -> pd.DataFrame:
+    """The dimension that gives power 1 − β in the Gaussian example, and the one at which the
+    theorem promises it: ``sigma, exact, theorem, factor``.
+    """
+    table = pd.DataFrame({"sigma": sigmas})
+    table["exact"] = [closed_forms.dimension_needed(s, level, beta) for s in sigmas]
+    table["theorem"] = [
+        closed_forms.first_dimension(
+            lambda dim, s=s: bounds.strongly_log_concave(dim, s, level) <= beta
+        )
+        for s in sigmas
+    ]
+    return table.assign(factor=table["theorem"] / table["exact"])

@@ -1,0 +1,222 @@
+"""Token-level keys beside one key: n pairs of a prompt and a key, each continued by both schemes
+with the same random numbers, weight and σ, and so at the same price; what each test detects, and
+why.
+
+The Γ_k of a text (``token_keys.per_token``) are computed once. Every length, every α₀ and both
+tests, hits and weighted sum, are read from that table.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy.stats import norm
+from transformers import PreTrainedModel
+
+from gaussmark_lib import corrupt, models, score, stats, weights
+from gaussmark_lib.beyond.token_level import gradients as token_gradients
+from gaussmark_lib.beyond.token_level import keys as token_keys
+from gaussmark_lib.beyond.token_level import quantiles
+from gaussmark_lib.corrupt import Change
+from gaussmark_lib.perturb import Watermark
+from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench import rewrite  # noqa: F401 - registers edits that need a model
+from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs, means, shares
+from gaussmark_lib.workbench.plots.panels import panels
+
+ONE, HITS, SUM = "one key", "token keys, hits", "token keys, sum"
+UNEDITED, SHIFTED = "unedited", "middle token deleted"
+LOOKS = {
+    ONE: {"color": "#0173b2", "marker": "o"},
+    HITS: {"color": "#5e3c99", "marker": "X"},
+    SUM: {"color": "#9e9ac8", "marker": "D"},
+}
+
+
+def small_weight(model: PreTrainedModel) -> str:
+    """The smallest matrix of the last block that is local (``token_level.gradients``), of several
+    the last, else the block's default one: every token of every text draws a noise of its size.
+    """
+    default = models.default_weight(model, block=-1)
+    block = re.match(r".+?\.\d+\.", default)[0]
+    names = [name for name in models.watermarkable(model) if name.startswith(block)]
+    linears = [weights.Weight(model, name) for name in names]
+    local = [linear for linear in linears if token_gradients.is_local(model, linear)]
+    return (
+        min(reversed(local), key=lambda linear: math.prod(linear.shape)).name if local else default
+    )
+
+
+def changes(
+    lm: models.LM, names: Sequence[str], fractions: Sequence[float], seed: int
+) -> dict[str, Change]:
+    """The edits by name and fraction, with the unedited texts first, and one token deleted."""
+
+    def without_middle(prompts: Texts, responses: Texts) -> corrupt.Pairs:
+        middle = [len(ids) // 2 for ids in responses]
+        kept = [ids[:m] + ids[m + 1 :] for ids, m in zip(responses, middle, strict=True)]
+        return prompts, kept
+
+    known = corrupt.named(lm, names)
+    edits = {UNEDITED: lambda prompts, responses: (prompts, responses)}
+    for name, f in zip(names, fractions, strict=True):
+        edits[f"{name}, {f:g}"] = partial(known[name], fraction=f, seed=seed)
+    return edits | {SHIFTED: without_middle}
+
+
+def tests(gammas: pd.DataFrame, alpha_0: float) -> pd.DataFrame:
+    """Both tests of each text, from those of its Γ_k that are given, with ``scheme``."""
+    return pd.concat(
+        token_keys.from_gammas(gammas, test, alpha_0).assign(scheme=scheme)
+        for scheme, test in ((HITS, "hits"), (SUM, "sum"))
+    )
+
+
+def measure(
+    model: PreTrainedModel,
+    pairs: Pairs,
+    wm: Watermark,
+    one_key: Texts,
+    token_level: Texts,
+    plain: Texts,
+    edits: Mapping[str, Change],
+    alpha_0: float,
+    dtype: str | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Edits the texts of both schemes, and tests text i with key i; unedited plain texts too.
+
+    Returns:
+        ``change, kind, scheme, text, n_tokens, p_value``, a row per text and test; and the Γ_k:
+        ``change, kind`` and the columns of ``token_keys.per_token``.
+    """
+    tables, gammas = [], []
+    cells = [(change, OWN, one_key, token_level) for change in edits]
+    for change, kind, ours, theirs in [*cells, (UNEDITED, PLAIN, plain, plain)]:
+        x, y = edits[change](pairs.prompts, ours)
+        once = score.score(model, x, y, wm, pairs.keys, dtype=dtype, paired=True)
+        each = token_keys.per_token(model, *edits[change](pairs.prompts, theirs), wm, pairs.keys)
+        both = pd.concat([once.assign(scheme=ONE), tests(each, alpha_0)])
+        tables.append(both.assign(change=change, kind=kind))
+        gammas.append(each.assign(change=change, kind=kind))
+    columns = ["change", "kind", "scheme", "text", "n_tokens", "p_value"]
+    return pd.concat(tables, ignore_index=True)[columns], pd.concat(gammas, ignore_index=True)
+
+
+def difference(table: pd.DataFrame, scheme: str, base: str, level: float) -> stats.Estimate:
+    """Share detected by one test less that by another, paired by text, with the interval of Agresti
+    and Min (Stat. Med. 24, 2005): Wald's, after ½ is added to each cell of the 2 × 2 table. It is
+    an interval also where the two tests agree on all texts.
+    """
+    hits = table.assign(hit=table["p_value"] <= level)
+    hits = hits.pivot(index="text", columns="scheme", values="hit").astype(bool)
+    n = len(hits) + 2
+    more = int((hits[scheme] & ~hits[base]).sum())
+    less = int((~hits[scheme] & hits[base]).sum())
+    middle = (more - less) / n
+    error = np.sqrt(((more + less + 1) / n - middle**2) / n)
+    low, high = middle + error * norm.ppf([0.025, 0.975])
+    return stats.Estimate((more - less) / len(hits), low, high, len(hits))
+
+
+def by_length(
+    once: pd.DataFrame, gammas: pd.DataFrame, lengths: Sequence[int], level: float, alpha_0: float
+) -> pd.DataFrame:
+    """What each test detects of the first n tokens: ``scheme, n_tokens, value, low, high, n``.
+
+    Args:
+        once: ``score.score`` of the texts of one key at these lengths. gammas: of unedited texts.
+    """
+    firsts = [gammas[gammas["position"] < n] for n in lengths]
+    table = pd.concat([once.assign(scheme=ONE), *(tests(first, alpha_0) for first in firsts)])
+    return shares(table, ["scheme", "n_tokens"], level)
+
+
+def levels(
+    gammas: pd.DataFrame, lengths: Sequence[int], quantile: float, alpha_0: float
+) -> pd.DataFrame:
+    """The level of the quantile test at K tokens, exact, bounded by the proposition (NaN: not
+    proved) and measured on texts without a watermark: ``what, n_tokens, value, low, high``.
+    """
+    rows = []
+    hits = gammas.assign(hit=gammas["gamma"] >= stats.threshold(alpha_0))
+    for n in lengths:
+        needed = quantiles.hits_needed(n, quantile)
+        counts = hits[hits["position"] < n].groupby("text")["hit"].sum()
+        known = {
+            "exact": quantiles.exact_level(n, quantile, alpha_0),
+            "proved bound": quantiles.level_bound(n, quantile, alpha_0),
+        }
+        rows += [{"what": what, "n_tokens": n, "value": value} for what, value in known.items()]
+        rows.append({"what": "measured", "n_tokens": n} | stats.interval(counts >= needed).row())
+    return pd.DataFrame(rows)
+
+
+def draw_levels(levels: pd.DataFrame, caption: str) -> Figure:
+    """:func:`levels` against K."""
+    return panels(
+        levels,
+        "n_tokens",
+        by="what",
+        title="Is the level what was promised?",
+        caption=caption,
+        xlabel="tokens of the text, K",
+        ylabel="P(called watermarked)",
+        ylim=(0, 1),
+    )
+
+
+def draw_power(power: pd.DataFrame, level: float, caption: str) -> Figure:
+    """:func:`by_length`, a line per test."""
+    return panels(
+        power,
+        "n_tokens",
+        by="scheme",
+        looks=LOOKS,
+        title="What do three tests detect, at the same price?",
+        caption=caption,
+        xlabel="tokens of the text",
+        ylabel=f"share detected at level {level:g}",
+        ylim=(-0.02, 1.02),
+    )
+
+
+def by_alpha(gammas: pd.DataFrame, alphas: Sequence[float], level: float) -> pd.DataFrame:
+    """What counting hits detects at each α₀ with its best λ', beside the efficiency of the count:
+    ``what, alpha_0, value, low, high``.
+    """
+    rows = []
+    for alpha_0 in alphas:
+        table = token_keys.from_gammas(gammas, "hits", alpha_0)
+        detected = stats.interval(table["p_value"] <= level)
+        efficiency = quantiles.efficiency(alpha_0)
+        rows.append({"what": "share detected", "alpha_0": alpha_0} | detected.row())
+        rows.append(
+            {"what": "efficiency φ(τ)²/(α₀(1 − α₀))", "alpha_0": alpha_0, "value": efficiency}
+        )
+    return pd.DataFrame(rows)
+
+
+def by_position(gammas: pd.DataFrame, width: int) -> pd.DataFrame:
+    """Mean Γ_k along the text in stretches of ``width`` tokens: ``change, position`` (middle),
+    ``value, low, high``. The rows of an interval are texts.
+    """
+    finite = gammas[np.isfinite(gammas["gamma"])]
+    stretch = (finite["position"] // width + 0.5) * width
+    of_text = finite.groupby(["change", stretch, "text"], sort=False)["gamma"].mean()
+    return means(of_text.reset_index(), ["change", "position"], "gamma")
+
+
+def kept(gammas: pd.DataFrame, change: str) -> pd.DataFrame:
+    """Each text's mean Γ_k ``before`` and ``after`` a change, of the tokens that are the same at
+    the same place in both versions.
+    """
+    finite = gammas[np.isfinite(gammas["gamma"])].set_index("change")
+    both = finite.loc[UNEDITED].merge(
+        finite.loc[change], on=["text", "position", "token_id"], suffixes=("_before", "_after")
+    )
+    of_text = both.groupby("text")[["gamma_before", "gamma_after"]].mean()
+    return of_text.set_axis(["before", "after"], axis=1)

@@ -1,0 +1,48 @@
+"""How good a trained model is, page by page, and what its training looked like."""
+
+import lzma
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from gaussmark_lib.workbench.doclm import train
+from gaussmark_lib.workbench.plots import style
+
+
+def by_page(
+    models: dict[str, tuple[PreTrainedModel, PreTrainedTokenizerBase]], pages: Sequence[str]
+) -> pd.DataFrame:
+    """``train.bits_per_character`` of each page under each model: one row per model and page."""
+    return pd.DataFrame(
+        {"model": name, "page": number} | train.bits_per_character(*model, [page])
+        for name, model in models.items()
+        for number, page in enumerate(pages)
+    )
+
+
+def xz(pages: Sequence[str]) -> float:
+    """Bits per character of the pages compressed together by ``xz``."""
+    text = "\n\n".join(pages)
+    return 8 * len(lzma.compress(text.encode(), preset=9)) / len(text)
+
+
+def spread(pages: Sequence[str], n: int) -> list[str]:
+    """n of the pages, evenly spread, or all."""
+    return list(pages[:: max(len(pages) // n, 1)][:n])
+
+
+def curves(runs: dict[str, pd.DataFrame], unigram: float, caption: str) -> Figure:
+    """Training and held-out loss against tokens seen (frames with ``tokens, loss, held_out``), and
+    the loss of a model that knows only how frequent tokens are.
+    """
+    figure, axes = plt.subplots()
+    for colour, (name, curve) in zip(style.COLOURS, runs.items(), strict=False):
+        axes.plot(curve["tokens"], curve["loss"], color=colour, label=f"{name}, training")
+        look = {"color": colour, "linestyle": "--", "marker": ".", "label": f"{name}, held out"}
+        axes.plot(curve["tokens"], curve["held_out"], **look)
+    axes.axhline(unigram, **style.DOTTED, label="frequencies alone")
+    axes.set(xscale="log", xlabel="tokens seen", ylabel="loss (nats per token)")
+    return style.caption(figure, caption, "What do training and held-out text cost?")

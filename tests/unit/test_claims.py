@@ -1,0 +1,88 @@
+import json
+import math
+
+import pytest
+
+from gaussmark_lib import files
+from gaussmark_lib.stats import Estimate
+from gaussmark_lib.workbench import claims
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "n", "outcome"),
+    [
+        (0.9, 1.1, 10, "held"),
+        (0.8, 1.2, 10, "held"),
+        (1.21, 1.4, 10, "not held"),
+        (0.4, 0.79, 900, "not held"),
+        (0.6, 1.1, 249, "too little data"),
+        (0.6, 1.1, 250, "at the edge"),
+        (1.1, 1.3, 900, "at the edge"),
+        (math.nan, math.nan, 900, "too little data"),
+    ],
+)
+def test_the_outcome_of_a_finding(low, high, n, outcome):
+    found = claims.finding("x", Estimate(1.0, low, high, n), least=0.8, most=1.2)
+    assert found.outcome == found.row()["outcome"] == outcome
+    assert claims.finding("x", Estimate(1.0, 0.6, 1.1, 9), least=0.8, planned=8).outcome == (
+        "at the edge"
+    )
+
+
+def test_a_check_that_fails_stops_the_run():
+    assert claims.check("one is one", ok=True) == {"check": "one is one", "ok": True}
+    with pytest.raises(AssertionError, match="expected that one is two"):
+        claims.check("one is two", ok=False)
+
+
+def test_the_report_is_recorded_and_shows_the_reference_beside(reference, tmp_path, monkeypatch):
+    monkeypatch.setenv("GAUSSMARK_RUN_DIR", str(tmp_path))
+    small = [claims.finding(name, Estimate(1.0, 0.2, 1.8, 5), least=0.5) for name in ("a", "b < c")]
+    page = claims.report("06_robustness", small, [claims.check("1 < 2", ok=True)], texts=5).data
+    assert "2 findings: 2 too little data; checks passed: 1" in page
+    assert "held: 1.00 (0.90 to 1.10), n = 5,000" in page
+    assert "not recorded" in page
+    assert "b &lt; c" in page
+    assert "1 &lt; 2" in page
+    assert "2026-01-02, model doclm, with an older version" in page
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["checks"] == [{"check": "1 < 2", "ok": True}]
+    assert results["texts"] == 5
+    assert [claim["outcome"] for claim in results["claims"]] == ["too little data"] * 2
+    assert results["claims"][0]["expected"] == "at least 0.5"
+
+
+def test_what_is_not_decided_stands_apart():
+    found = [
+        claims.finding("open", Estimate(1.0, -1.0, 1.0, 9), least=0),
+        claims.finding("decided", Estimate(1.0, 0.5, 1.0, 9), least=0),
+    ]
+    page = claims.report("06_robustness", found).data
+    assert page.index(">decided<") < page.index("Not decided in this run") < page.index(">open<")
+
+
+@pytest.fixture
+def reference(tmp_path, monkeypatch):
+    """A reference record of 06 in which one claim is held."""
+    monkeypatch.setattr(files, "RUNS", tmp_path)
+    record = tmp_path / "reference" / "robustness"
+    record.mkdir(parents=True)
+    big = claims.finding("a", Estimate(1.0, 0.9, 1.1, 5000), least=0.5)
+    (record / "notebook.ipynb").write_text("{}")
+    times = {"started": "2026-01-02T03:04", "finished": "2026-01-02T03:05", "seconds": 60}
+    files.write_json(record / "params.json", {"model": "doclm"})
+    files.write_json(record / "results.json", {"claims": [big.row()]})
+    files.write_json(
+        record / "status.json", {"status": "complete", "code": "of another day"} | times
+    )
+    return record
+
+
+def test_a_larger_figure_is_the_reference_records(reference):
+    assert claims.larger("06_robustness", "edits").data == ""
+    figures = reference / "figures"
+    figures.mkdir()
+    (figures / "edits.png").write_bytes(b"picture")
+    page = claims.larger("06_robustness", "edits").data
+    assert "reference record of doclm" in page
+    assert 'src="data:image/png;base64,cGljdHVyZQ=="' in page

@@ -1,0 +1,72 @@
+"""Pairs of a prompt and a key, and a notebook's set-up."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_lm
+
+from gaussmark_lib import generate, perturb, score, stats, texts
+from gaussmark_lib.workbench import begin, pairs
+from gaussmark_lib.workbench.pairs import OWN, PLAIN, WRONG
+
+
+@pytest.fixture(scope="module")
+def jsonl(tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / "mine.jsonl"
+    path.write_text("".join(f'{{"text": "line {i} has many words"}}\n' for i in range(20)))
+    return str(path)
+
+
+def test_each_text_is_written_by_its_own_key_and_tested_with_it_and_the_next(lm, jsonl):
+    drawn, wm = pairs.draw(lm, jsonl, 3, 6, seed=2), perturb.Watermark(tiny_lm.WEIGHT, 0.5)
+    assert len({key.key_id for key in drawn.keys}) == drawn.n == 3
+    marked, plain = pairs.written(lm, drawn, wm, 12, seed=5)
+    assert plain == generate.sample(lm.model, drawn.prompts * 2, 12, seed=5)[3:]
+    with perturb.watermarked(lm.model, wm, drawn.keys[1]):
+        assert generate.sample(lm.model, drawn.prompts, 12, seed=5)[1] == marked[1]
+    table = pairs.scored(lm, drawn, marked, plain, wm, lengths=[4, 12])
+    assert table["kind"].value_counts().to_dict() == {OWN: 6, WRONG: 6, PLAIN: 6}
+    keys = {OWN: drawn.keys, WRONG: drawn.keys[1:] + drawn.keys[:1], PLAIN: drawn.keys}
+    for (kind, n_tokens), rows in table.groupby(["kind", "n_tokens"]):
+        for row, key in zip(rows.itertuples(), keys[kind], strict=True):
+            text = (marked + plain)[row.text]
+            [slow] = score.score(
+                lm.model, [drawn.prompts[row.prompt]], [text[:n_tokens]], wm, [key]
+            ).itertuples()
+            assert row.psi == pytest.approx(slow.psi, rel=1e-3, abs=1e-4)
+            assert (row.key_id, row.text >= 3) == (slow.key_id, kind == PLAIN)
+
+
+def test_a_sigma_that_is_not_named_is_solved_on_plain_text(lm, jsonl, monkeypatch, capsys):
+    monkeypatch.setattr(begin.models, "load", lambda *names, **options: lm)
+    of_both = {"weight": tiny_lm.WEIGHT, "prompt_tokens": 6, "seed": 3, "n_pairs": 5}
+    _, wm, drawn, n_tokens = begin.begin("tiny", jsonl, n_tokens=12, psi=2.0, **of_both)
+    plain = generate.sample(lm.model, drawn.prompts, 12, seed=3)
+    norms = [gradient.norm for gradient in score.gradients(lm.model, drawn.prompts, plain, wm)]
+    assert wm.sigma * np.median(norms) == pytest.approx(2.0)
+    assert n_tokens == 12
+    named = begin.begin("tiny", jsonl, n_tokens=9_999, sigma=0.3, rank_dropped=2, **of_both)
+    assert (named.wm.sigma, named.wm.rank_dropped) == (0.3, 2)
+    assert named.n_tokens < 9_999
+    said = capsys.readouterr().out
+    assert f"σ = 0.3 on {tiny_lm.WEIGHT}" in said
+    assert "(9999 do not fit into the context)" in said
+
+
+def test_each_human_response_follows_its_prompt_in_the_corpus(lm, jsonl):
+    prompts, responses = pairs.passages(lm, jsonl, 3, 6, 10)
+    corpus = lm.decode(lm.encode("\n\n".join(texts.load(jsonl)["text"])))
+    for prompt, response in zip(prompts, responses, strict=True):
+        assert (len(prompt), len(response)) == (6, 10)
+        assert lm.decode([*prompt, *response]) in corpus
+
+
+def test_means_and_shares_are_those_of_each_cell():
+    table = pd.DataFrame(
+        {"x": ["b", "b", "a"], "value": [1.0, 5.0, 2.0], "p_value": [0.01, 0.05, 0.06]}
+    )
+    mean = pairs.means(table, ["x"], "value").set_index("x")
+    assert mean["value"].to_dict() == {"b": 3.0, "a": 2.0}
+    assert mean.loc["b", "low"] == stats.interval([1.0, 5.0]).low
+    assert pairs.shares(table, ["x"], 0.05)["value"].tolist() == [1.0, 0.0]
+    assert pairs.ratio(np.array([1.0, 5.0]), np.array([2.0, 2.0])).value == 1.5

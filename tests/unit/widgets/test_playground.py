@@ -1,0 +1,157 @@
+"""The playground's session: what it computes is what the library computes, and the model is the
+base model after whatever happens.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import tiny_lm
+import torch
+from scipy.stats import norm
+
+from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
+from gaussmark_lib.beyond import promise
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench.widgets import playground
+from gaussmark_lib.workbench.widgets.playground import (
+    EDIT_SEED,
+    EDITS,
+    PLAIN,
+    THIS_KEY,
+    WATERMARKED,
+    WRONG_KEY,
+    Question,
+    Session,
+    StoppedError,
+)
+
+WEIGHT = tiny_lm.WEIGHT
+ASKED = Question("The function", WEIGHT, psi=2.0, n_tokens=12, n_samples=2, seed=5)
+KEY = Key.from_seed(1)
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session(tiny_lm.build(), tiny_lm.PROMPTS, Key.from_seed(2), n_reference=3)
+
+
+def test_sigma_is_solved_once_from_texts_without_watermark(session, monkeypatch):
+    model = session.lm.model
+    prompts = [session.lm.prompt(prompt) for prompt in tiny_lm.PROMPTS[:3]]
+    plain = generate.sample(model, prompts, 12)
+    norms = [G.norm for G in score.gradients(model, prompts, plain, Watermark(WEIGHT, 1.0))]
+    assert not session.knows(WEIGHT, 12)
+    first = session.sigma(WEIGHT, 12, psi=2.0)
+    assert first == pytest.approx(stats.sigma_for_psi(norms, 2.0), rel=1e-6)
+    monkeypatch.setattr(generate, "sample", lambda *_, **__: pytest.fail("measured again"))
+    assert session.sigma(WEIGHT, 12, psi=6.0) == pytest.approx(3 * first)
+    assert not session.knows(WEIGHT, 13)
+
+
+def test_compare_is_the_library_in_a_row(session):
+    result, model = session.compare(ASKED, KEY), session.lm.model
+    prompts = [session.lm.prompt(ASKED.prompt)] * 2
+    wm = Watermark(WEIGHT, session.sigma(WEIGHT, 12, 2.0))
+    plain = generate.sample(model, prompts, 12, seed=5)
+    with perturb.watermarked(model, wm, KEY):
+        marked = generate.sample(model, prompts, 12, seed=5)
+    assert plain != marked
+    keys = [KEY, session.wrong_key]
+    wanted = score.score(model, 2 * prompts, plain + marked, wm, keys)
+    assert (result.wm, result.key_id) == (wm, KEY.key_id)
+    np.testing.assert_allclose(result.scores["psi"], wanted["psi"], rtol=0, atol=2e-5)
+    assert result.scores["kind"].tolist() == [PLAIN] * 4 + [WATERMARKED] * 4
+    assert result.scores["key"].tolist() == [THIS_KEY, WRONG_KEY] * 4
+    assert result.scores["sample"].tolist() == [0, 0, 1, 1] * 2
+    assert result.text(WATERMARKED, 1) == session.lm.decode(marked[1])
+    norms = wanted["grad_norm"].iloc[[0, 2]]
+    assert result.predicted * result.bend == pytest.approx(wm.sigma * norms.median(), rel=1e-5)
+    shift = wm.sigma * norms / result.bend
+    assert result.power == pytest.approx(norm.cdf(shift - norm.isf(0.05)).mean(), rel=1e-5)
+    anew = [session.lm.encode(result.text(WATERMARKED, i)) for i in range(2)]
+    copied = score.score(model, prompts, anew, wm, [KEY])["psi"]
+    np.testing.assert_allclose(result.copied, copied, rtol=0, atol=2e-5)
+
+    for kind, text in ((PLAIN, plain[0]), (WATERMARKED, marked[0])):
+        curve = result.curve[result.curve["kind"] == kind]
+        lengths = [2, 4, 6, 8, 10, 12]
+        of_text = score.score(model, prompts[:1], [text], wm, keys, lengths=lengths)
+        np.testing.assert_allclose(curve["psi"], of_text["psi"], rtol=0, atol=2e-5)
+        assert curve["n_tokens"].tolist() == of_text["n_tokens"].tolist()
+    for (kind, sample), pieces in result.pieces.groupby(["kind", "sample"]):
+        row = result.row(kind, sample)
+        assert pieces["evidence"].sum() == pytest.approx(row["psi"], abs=1e-4)
+    panels = playground.figure(result).axes
+    assert [axes.get_xlabel() for axes in panels] == ["ψ", "tokens of the first texts"]
+
+
+def test_any_text_is_tested_with_and_without_its_prompt(session):
+    """And its verdict knows the power at the question's σ: Φ(E ψ − τ) by hand."""
+    text, lm = " returns a value.", session.lm
+    for before in ("The function", ""):
+        prompts, responses = [lm.prompt(before) if before else []], [lm.encode(text)]
+        wanted = score.score(
+            lm.model, prompts, responses, Watermark(WEIGHT, 0.37), [KEY, session.wrong_key]
+        )
+        result = session.test(text, ASKED, KEY, before)
+        assert result.row["psi"] == pytest.approx(wanted["psi"][0], abs=2e-5), "σ cancels"
+        assert result.row["control_p_value"] == pytest.approx(wanted["p_value"][1], rel=1e-3)
+        sigma = session.sigma(WEIGHT, ASKED.n_tokens, ASKED.psi)
+        found = promise.table(
+            lm.model, prompts, responses, Watermark(WEIGHT, 0.37), unknown_prompt=[]
+        )
+        [information] = found["information"]
+        mean = sigma * information / wanted["grad_norm"][0]
+        power = norm.cdf(mean - norm.isf(0.05))
+        assert result.row["power"] == pytest.approx(power, rel=1e-4)
+        assert "".join(result.pieces["text"]) == text
+        assert result.pieces["evidence"].sum() == pytest.approx(result.row["psi"], abs=1e-4)
+
+
+@pytest.mark.parametrize("how", EDITS)
+def test_an_edited_text_is_corrupted_and_tested_by_the_library(session, how):
+    lm, text, before = session.lm, " returns a value and a list.", "The function"
+    result = session.edited(session.test(text, ASKED, KEY, before), how, 0.3, KEY)
+    _, [ids] = corrupt.named(lm)[how]([[]], [lm.encode(text)], 0.3, EDIT_SEED)
+    assert result.text == lm.decode(ids) != text
+    wanted = session.test(lm.decode(ids), ASKED, KEY, before)
+    assert result.row["psi"] == pytest.approx(wanted.row["psi"], abs=1e-5)
+
+
+def test_a_long_text_is_tested_in_windows_as_one(session):
+    """The same as adding up the windows' gradients one by one, by hand."""
+    text, lm = "".join(chr(33 + 7 * i % 90) for i in range(140)), session.lm
+    result = session.test(text, ASKED, KEY, "The function")
+    ids, before = lm.encode(text), lm.prompt("The function")
+    cuts = [0, 64 - len(before), 2 * 64 - len(before) - 16, 140]
+    tokens, total = before + ids, 0
+    for start, end in pairwise(cuts):
+        context = tokens[: start + len(before)][-16:] if start else before
+        [G] = score.gradients(lm.model, [context], [ids[start:end]], Watermark(WEIGHT, 1.0))
+        total = total + G.G.double()
+    xi = perturb.noise(lm.model, Watermark(WEIGHT, 1.0), KEY).double()
+    assert (result.row["windows"], result.row["n_tokens"]) == (3, 140)
+    assert result.row["psi"] == pytest.approx(((xi * total).sum() / total.norm()).item(), abs=1e-4)
+    assert result.pieces["evidence"].sum() == pytest.approx(result.row["psi"], abs=1e-3)
+    assert "".join(result.pieces["text"]) == text
+
+
+@pytest.mark.parametrize("at", [0, 20, 30, 50, 70, 90])
+def test_stopped_anywhere_the_model_is_the_base_model(session, at):
+    theta = weights.Weight(session.lm.model, WEIGHT).value().clone()
+    left = [at]
+
+    def stop(step: str, share: float) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise StoppedError
+
+    try:
+        session.compare(replace(ASKED, n_tokens=20), KEY, stop)
+    except StoppedError:
+        assert at < 4 * 20 + 2
+    assert torch.equal(weights.Weight(session.lm.model, WEIGHT).value(), theta)
+    perturb.refuse_perturbed(session.lm.model)
+    assert session.knows(WEIGHT, 20) == (at > 20), "a stopped measurement is not kept"
