@@ -53,8 +53,8 @@ lock: $(STAMP) ## refresh requirements.lock: the newest versions that pyproject.
 tour: $(STAMP) ## run the numbered notebooks and write one page about them (ARGS=--force runs all again)
 	$(BIN)/gaussmark tour $(ARGS)
 
-REAL := 00 02 03 05 06 08
-real: .venv/.models ## run six notebooks on SmolLM2, a real chat model, and write one page about them
+REAL := 00 02 03 05 06 08 14
+real: .venv/.models .venv/.extra-engine ## run seven notebooks on SmolLM2, a real chat model, and write one page about them
 	$(BIN)/gaussmark tour $(REAL) --preset smollm2 $(ARGS)
 
 test: $(STAMP) ## all tests but slow ones; seven notebooks with small parameters; 00 and 02 as committed
