@@ -22,6 +22,8 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from matplotlib.figure import Figure
+from scipy.stats import binomtest
 from torch import Tensor
 from transformers import (
     PreTrainedModel,
@@ -37,8 +39,10 @@ from gaussmark_lib.beyond.release import served as engine
 from gaussmark_lib.beyond.schemes import GaussMark
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench import claims
 from gaussmark_lib.workbench import pairs as several
 from gaussmark_lib.workbench.pairs import Pairs
+from gaussmark_lib.workbench.plots.panels import panels
 
 RELEASED = "as released"
 SMALL = 0.25  # of ξ: the step at which slopes are taken, forwards and back
@@ -324,6 +328,71 @@ def by_engine(
         )
     answers = pd.concat([of_files, of_ways], ignore_index=True)
     return ByEngine(weights, engine.forecasts(answers, weights), alarms)
+
+
+def means_by_engine(found: ByEngine) -> pd.DataFrame:
+    """Mean ψ of answers in each way of serving, the forecast, and both controls: ``way, what`` and
+    an estimate.
+    """
+    is_marked = found.answers["is_marked"]
+    marked, unmarked = found.answers[is_marked], found.answers[~is_marked]
+    columns = {
+        "marked file, its key": (marked, "psi"),
+        "forecast": (unmarked, "forecast"),
+        "marked file, another key": (marked, "wrong"),
+        "unmarked file, the key": (unmarked, "psi"),
+    }
+    return pd.concat(
+        several.means(table, ["way"], column).assign(what=name)
+        for name, (table, column) in columns.items()
+    )
+
+
+def figure_by_engine(found: ByEngine, caption: str) -> Figure:
+    """:func:`means_by_engine` as points; the caption gets the sizes."""
+    is_marked = found.answers["is_marked"]
+    n_keys = found.weights["key"].nunique()
+    n_few = found.answers.loc[~is_marked, "key"].nunique()
+    n_tokens = found.answers["n_tokens"].max()
+    sizes = (
+        f"{n_keys} keys for each file type, {n_few} for the other ways and the unmarked file;"
+        f" answers of {n_tokens} tokens; 95% intervals over keys"
+    )
+    return panels(
+        means_by_engine(found),
+        "way",
+        by="what",
+        xlabel="",
+        ylabel="mean ψ of answers",
+        caption=f"{caption}; {sizes}",
+        title="Does an engine keep the mark?",
+    )
+
+
+def outcomes_by_engine(
+    found: ByEngine | None, level: float
+) -> tuple[list[claims.Finding], list[dict]]:
+    """Findings and checks about what llama.cpp served; none where it served nothing."""
+    if found is None:
+        return [], []
+    findings = []
+    for name in engine.FILES:
+        claim = f"ψ of answers from a file {name}, divided by the forecast"
+        quotient = engine.measured_by_forecast(found.answers, [name])
+        findings.append(claims.finding(claim, quotient, least=0.8, most=1.2, planned=60))
+    claim = "ψ of answers by six other ways of serving, divided by the forecast"
+    quotient = engine.measured_by_forecast(found.answers, [*engine.SERVING])
+    findings.append(claims.finding(claim, quotient, least=0.8, most=1.2, planned=20))
+
+    marked = found.answers[found.answers["is_marked"]]
+    wrong = stats.interval(marked["wrong"], cluster=marked["key"], confidence=0.9999)
+    odds = [binomtest(row.n_hits, row.n_keys, level) for row in found.alarms.itertuples()]
+    is_kept = bool(min(odd.pvalue for odd in odds) > 1e-5)
+    checks = [
+        claims.check("another key finds nothing in answers", wrong.low <= 0 <= wrong.high),
+        claims.check("unmarked files of five types keep the level over keys", is_kept),
+    ]
+    return findings, checks
 
 
 def assisted(

@@ -3,6 +3,7 @@ rooms it is made of.
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
@@ -11,7 +12,7 @@ import torch
 from gaussmark_experiments import after_release
 from gaussmark_experiments.after_release import HALF, RELEASED, RETRAINED
 from gaussmark_lib import gradients, likelihood, perturb, score
-from gaussmark_lib.beyond.release import attacks, provenance
+from gaussmark_lib.beyond.release import attacks, provenance, served
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench.pairs import Pairs
 
@@ -165,3 +166,45 @@ def test_a_student_is_the_base_trained_on_what_the_release_writes(made):
     expected = attacks.fine_tuned(LM.model, written, 3, lr=1e-3, batch_size=2, seed=0)
     for one, other in zip(student.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def by_engine(wrong: float = 0.0, n_hits: int = 10) -> after_release.ByEngine:
+    """A measurement in which each marked answer has ψ near 3, and 2 was promised."""
+    rng = np.random.default_rng(3)
+    ways = [*served.FILES, *served.SERVING]
+    rows = [(way, key, marked) for way in ways for key in range(30) for marked in (True, False)]
+    answers = pd.DataFrame(rows, columns=["way", "key", "is_marked"])
+    answers["psi"] = np.where(answers["is_marked"], 3.0, 0.0) + rng.normal(size=len(answers))
+    answers["wrong"] = wrong + rng.normal(size=len(answers))
+    answers["forecast"] = np.where(answers["is_marked"], np.nan, 2.0)
+    answers["n_tokens"] = 60
+    weights = pd.DataFrame({"file": [*served.FILES] * 30, "key": np.repeat(range(30), 6)})
+    alarms = pd.DataFrame({"file": ["Q8_0"], "n_hits": [n_hits], "n_keys": [1000]})
+    return after_release.ByEngine(weights, answers, alarms)
+
+
+def test_findings_of_an_engine_are_quotients_by_file_and_of_the_other_ways():
+    findings, checks = after_release.outcomes_by_engine(by_engine(), 0.01)
+    assert len(findings) == len(served.FILES) + 1
+    assert all(1.2 < finding.estimate.value < 1.8 for finding in findings)
+    assert findings[0].outcome == "not held"
+    assert len(checks) == 2
+    assert after_release.outcomes_by_engine(None, 0.01) == ([], [])
+
+
+def test_an_engine_that_finds_other_keys_or_false_alarms_stops_the_run():
+    with pytest.raises(AssertionError, match="another key"):
+        after_release.outcomes_by_engine(by_engine(wrong=1.0), 0.01)
+    with pytest.raises(AssertionError, match="level"):
+        after_release.outcomes_by_engine(by_engine(n_hits=60), 0.01)
+
+
+def test_an_engines_figure_has_both_controls_and_the_forecast():
+    means = after_release.means_by_engine(by_engine())
+    named = means.groupby("what")["value"].mean()
+    assert named["marked file, its key"] == pytest.approx(3, abs=0.2)
+    assert named["forecast"] == pytest.approx(2)
+    for control in ("marked file, another key", "unmarked file, the key"):
+        assert abs(named[control]) < 0.2
+    figure = after_release.figure_by_engine(by_engine(), "smollm2")
+    assert "30 keys for each file type" in " ".join(text.get_text() for text in figure.texts)
