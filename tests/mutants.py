@@ -561,7 +561,12 @@ FAULTS = {
         ),
         ("slope of the wrong sign", "-mean.double().sum().item()", "mean.double().sum().item()"),
         ("few tokens have a temperature", "if len(targets) >= FEW else 1.0", "if True else 1.0"),
-        ("an unknown prompt costs nothing", "n / (n + LOST)", "1.0"),
+        (
+            "an answer loses no more than a continuation",
+            "LOST_OF_ANSWER if unknown_prompt",
+            "LOST if unknown_prompt",
+        ),
+        ("an unknown prompt costs nothing", "n / (n + lost)", "1.0"),
         ("of its first half", "len(y) // 2 if x == stand_in", "0 if x == stand_in"),
         ("weights without their own σ", "(scale * norm(part)) ** 2", "norm(part) ** 2"),
         ("rank reduction forgotten", "if wm.rank_dropped:", "if False:"),

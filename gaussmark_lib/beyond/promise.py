@@ -17,9 +17,10 @@ drawn tokens, only where they led, and is not inflated by this.
 An unknown prompt costs evidence. Without the prompt the first tokens have other activations: the
 test looks along J′_t in place of J_t, and F becomes Σ_t tr(J′_tᵀ C_t J_t). For a text of T tokens
 this is about T/(T + ``LOST``) of Σ_t tr(J′_tᵀ C_t J′_t), which can be computed without the prompt.
-``LOST`` is a rough value: estimates from texts cut to 60 and to 200 tokens ranged from 7 to 20
-tokens, on doclm at temperatures .5, .7 and 1 (16 texts each) and on SmolLM2 at .7 and 1 (5 texts
-each).
+``LOST`` is a rough value: of doclm's continuations of 100 and of 200 tokens, mean ψ was that of 5
+to 15 tokens less (100 keys each). An answer loses more, because a chat's question shapes all of it:
+of SmolLM2's answers of 100 and of 200 tokens, mean ψ was that of 25 to 35 tokens less at
+temperatures .3, .5, .7 and 1 and at top-p .9 (50 and 100 to 150 keys each).
 
 Three numbers of a text stand for these:
 
@@ -53,6 +54,7 @@ FEW = 16  # tokens: fewer say too little of a temperature, which is then taken t
 COLDEST, HOTTEST = 0.05, 8.0  # temperatures that are told apart
 STEPS = 30  # of Newton's method, which needs about five
 LOST = 15  # tokens: the evidence of so many is lost where the prompt is unknown
+LOST_OF_ANSWER = 30  # tokens: the same for an answer, where the question is unknown
 
 
 class Sampled(NamedTuple):
@@ -94,12 +96,13 @@ def table(
     pairs = tokens.checked_pairs(model, prompts, responses)
     sizes = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
     stand_in = None
+    lost = LOST_OF_ANSWER if unknown_prompt else LOST  # what stands for a question is not empty
     if unknown_prompt is not None:
         stand_in = list(unknown_prompt) or tokens.start(model)
     rows = {}
     for batch in blocks.batches(model, sizes, batch_size):
         several = [pairs[i] for i in batch]
-        found = _rows(wm, several, edited, log_q, sampled, stand_in)
+        found = _rows(wm, several, edited, log_q, sampled, stand_in, lost)
         for i, row in zip(batch, found, strict=True):
             rows[i] = (i, *row)
     return pd.DataFrame([rows[i] for i in pairs], columns=COLUMNS)
@@ -159,6 +162,7 @@ def _rows(
     log_q: Float[np.ndarray, " vocabulary"] | None,
     sampled: Sampled,
     stand_in: Ids | None,
+    lost: int,
 ) -> list[tuple[int, float, float, float]]:
     """The columns but ``text`` of a batch, by one forward and one backward pass."""
     with arithmetic.frozen(wm.model):
@@ -190,7 +194,7 @@ def _rows(
     rows = []
     for row, ((x, y), (n, tau, excess)) in enumerate(zip(pairs, facts, strict=True)):
         parts = of_text(inputs, gs, row, len(x) + len(y), len(wm.linears))
-        kept = n / (n + LOST) if x == stand_in else 1.0
+        kept = n / (n + lost) if x == stand_in else 1.0
         rows.append((n, tau, excess, kept * _squared(wm, parts) / tau))
     return rows
 

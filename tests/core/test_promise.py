@@ -180,6 +180,12 @@ def test_an_unknown_prompt_promises_less_and_has_its_temperature_from_the_second
     same = promise.table(model, prompts, texts, wm, sampled=promise.Sampled(tau))
     share = len(text) / (len(text) + promise.LOST)
     assert unknown["information"][0] == pytest.approx(share * same["information"][0])
+    chat = promise.table(
+        model, prompts, texts, wm, sampled=promise.Sampled(tau), unknown_prompt=start
+    )
+    share = len(text) / (len(text) + promise.LOST_OF_ANSWER)
+    assert promise.LOST_OF_ANSWER > promise.LOST
+    assert chat["information"][0] == pytest.approx(share * same["information"][0])
 
 
 def test_greedy_text_and_foreign_text_get_a_caution():
