@@ -11,7 +11,7 @@ import tiny_lm
 from command_lines import Terminal, answer, lines, rows
 
 from gaussmark_lib import models, perturb, score
-from gaussmark_lib.beyond import joint, promise, tracing
+from gaussmark_lib.beyond import channel, joint, promise, tracing
 from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.perturb import Key, Watermark
@@ -177,7 +177,8 @@ def test_several_keys_of_one_watermark(lm, keys, detect, tmp_path, capsys):
     other = perturb.bind(lm.model, Watermark(WM.weight, 0.1), KEY).save(tmp_path / "other")
     code, _, err = answer(capsys, *words, str(other))
     assert (code, "the key was made for 0.1, got 0.2" in err) == (cli.REFUSED, True)
-    other = perturb.bind(lm.model, WM, Key.from_seed(2), edited=0.3).save(tmp_path / "third")
+    other = perturb.bind(lm.model, WM, Key.from_seed(2))
+    other = channel.allowing(other, 0.3).save(tmp_path / "third")
     code, _, err = answer(capsys, *words, str(other))
     assert (code, "for one share of exchanged tokens, got [0.0, 0.3]" in err) == (cli.REFUSED, True)
 
