@@ -67,11 +67,11 @@ def allowing(key: Key, exchanged: float) -> Key:
     return replace(key, binding=binding)
 
 
-def share(exchanged: float) -> float:
+def share(exchanged: float, name: str = "exchanged") -> float:
     """A share of exchanged tokens; InvalidTextError for one that is not in [0, 1)."""
     if not is_number(exchanged) or not 0 <= exchanged < 1:
-        expected = "exchanged: expected a share of tokens, 0 ≤ f < 1"
-        raise InvalidTextError(f"{expected}, got {shown(exchanged)}")
+        expected = "expected a share of exchanged tokens, 0 ≤ f < 1"
+        raise InvalidTextError(f"{name}: {expected}, got {shown(exchanged)}")
     return float(exchanged)
 
 

@@ -89,7 +89,7 @@ class Scoring:
                 " --edited SHARE"
             )
         [exchanged] = shares
-        self.edited = channel.share(exchanged)
+        self.edited = channel.share(exchanged, "--edited")
         self.sigma = self.keys[0].binding.sigma_carried or self.wm.sigma
         self.book = codebook_of(self.codebook, self.keys[0]) if self.codebook is not None else None
         self.state = None

@@ -49,7 +49,7 @@ def new(
     from gaussmark_lib.beyond import channel
     from gaussmark_lib.workbench import begin
 
-    channel.share(edited)  # refuses before the work
+    channel.share(edited, "--edited")  # refuses before the work
     lm = models.load(model)
     chosen = weight or models.default_weight(lm.model)
     watermark = perturb.Watermark(chosen, sigma or 1.0, rank_dropped)

@@ -62,6 +62,22 @@ def test_a_long_text_is_tested_in_windows(lm, keys, detect, capsys, tmp_path):
     assert "at most 64 tokens" in err
 
 
+@pytest.mark.parametrize("share", ["0", "0.1"])
+def test_allowing_for_edits_costs_no_further_pass(lm, detect, capsys, share):
+    passes = []
+    hook = lm.model.register_forward_hook(lambda *_: passes.append("forward"))
+    code, found, _ = rows(capsys, *detect, "--text", TEXTS[0], "--edited", share)
+    hook.remove()
+    assert (code, found[0]["edited"]) == (0, float(share))
+    assert len(passes) == 2, "the score's, and the promise's"
+
+
+def test_a_share_out_of_range_is_refused_by_the_option_s_name(detect, capsys):
+    code, _, err = rows(capsys, *detect, "--text", TEXTS[0], "--edited", "1")
+    assert code != 0
+    assert "--edited: expected a share of exchanged tokens, 0 ≤ f < 1, got 1.0" in err
+
+
 BROKEN = [b"{", b'{"txt": "a"}', b'{"text": 5}', b'{"text": "\xff"}', b'{"text": ""}', b'["text"]']
 
 
