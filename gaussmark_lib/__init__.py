@@ -2,7 +2,7 @@
 
 ======================  ============================================================================
 ``models``              language models with their tokenizers; which weight to mark by default
-``texts`` ``tokens``    where texts come from; prompts and responses as checked, padded ids
+``texts`` ``tokens``    where texts come from; prompts and responses as checked ids
 ``weights``             the matrices that can carry a watermark; what a watermark is but for its key
 ``keys``                128 secret bits → normal numbers; key files
 ``perturb``             ξ of a key, and the model at θ + ξ (Alg. 1)

@@ -54,8 +54,9 @@ def _changed(
     """The door: a corruption gets lists of its own, of checked ids."""
     count(1, fraction)
     require_int(seed, "seed", least=0)
-    prompts = tokens.checked_texts(lm.model, prompts, "prompt")
-    responses = tokens.checked_texts(lm.model, responses, "response")
+    reader = tokens.Reader(lm.model)
+    prompts = reader.texts(prompts, "prompt")
+    responses = reader.texts(responses, "response")
     if not len(prompts) == len(responses) > 0:
         got = f"{len(prompts)} prompts and {len(responses)} responses"
         raise InvalidTextError(f"expected one prompt per response, got {got}")
@@ -133,7 +134,7 @@ def _drawn(n: int, pool: Sequence[int], rng: Rng) -> list[int]:
 
 
 def _of_responses(edit: Callable, *, own_tokens: bool = False, **at: str) -> Corruption:
-    """Each response edited, with new tokens from the vocabulary or from the response itself."""
+    """An edit of each response: new tokens come from the vocabulary or from the response itself."""
 
     def corruption(lm, prompts, responses, fraction, seed):
         vocabulary = range(tokens.config(lm.model).vocab_size)
@@ -146,12 +147,12 @@ def _of_responses(edit: Callable, *, own_tokens: bool = False, **at: str) -> Cor
 
 
 def _of_texts(edit: Callable) -> Corruption:
-    """Prompt and response edited as one text, cut where as many tokens follow as before."""
-    edited = _of_responses(edit, at="start")
+    """An edit of prompt and response as one text, cut where as many tokens follow as before."""
+    of_responses = _of_responses(edit, at="start")
 
     def corruption(lm, prompts, responses, fraction, seed):
         texts = [x + y for x, y in zip(prompts, responses, strict=True)]
-        _, texts = edited(lm, prompts, texts, fraction, seed)
+        _, texts = of_responses(lm, prompts, texts, fraction, seed)
         starts = [max(0, len(ids) - len(y)) for ids, y in zip(texts, responses, strict=True)]
         both = list(zip(texts, starts, strict=True))
         return [ids[:start] for ids, start in both], [ids[start:] for ids, start in both]

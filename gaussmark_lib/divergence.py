@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, perturb, tokens
+from gaussmark_lib.engine import blocks
 from gaussmark_lib.engine.arithmetic import wide
 from gaussmark_lib.tokens import Pair, Texts
 
@@ -34,8 +35,9 @@ def per_text(
     """Σ_t KL(q_t ‖ p_t) over the response's positions, nats per text; its mean over y ~ q is the
     price. Either ``marks`` or a ``processor``, as for ``generate.sample``, make q of the base p.
     """
+    pairs = list(tokens.Reader(model).pairs(prompts, responses).values())
     perturb.refuse_perturbed(model)
-    pairs, nats = list(tokens.checked_pairs(model, prompts, responses).values()), []
+    nats = []
     for rows, marked in generate.in_batches(model, len(pairs), batch_size, marks):
         inputs, is_token = laid_out(model, pairs[rows])
         ids, n_tokens = inputs["input_ids"], is_token.shape[1]
@@ -54,8 +56,8 @@ def per_text(
 def laid_out(model: PreTrainedModel, pairs: Sequence[Pair]) -> tuple[dict[str, Tensor], Tensor]:
     """A batch whose responses begin together, and the mask of these, (texts, longest response)."""
     prompts, responses = zip(*pairs, strict=True)
-    x, before = tokens.pad(prompts, "left", model.device)
-    y, is_token = tokens.pad(responses, "right", model.device)
+    x, before = blocks.padded(prompts, "left", model.device)
+    y, is_token = blocks.padded(responses, "right", model.device)
     ids, mask = torch.cat([x, y], dim=1), torch.cat([before, is_token], dim=1)
     position = (mask.cumsum(-1) - 1).clamp_min(0)
     return {"input_ids": ids, "attention_mask": mask, "position_ids": position}, is_token

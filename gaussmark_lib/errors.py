@@ -33,7 +33,7 @@ class PerturbedModelError(GaussMarkError):
 
 
 class KeyFileError(GaussMarkError):
-    """A file of secrets that is missing, truncated, edited, open to others, or something else."""
+    """A file of secrets that is missing, truncated, changed, open to others, or something else."""
 
 
 class KeyMismatchError(GaussMarkError):

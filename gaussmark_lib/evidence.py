@@ -15,13 +15,11 @@ from collections.abc import Sequence
 import pandas as pd
 import torch
 from jaxtyping import Float
-from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from gaussmark_lib import gradients, likelihood, perturb, tokens
-from gaussmark_lib.beyond import channel
 from gaussmark_lib.engine import hooks
 from gaussmark_lib.engine.arithmetic import eager_experts, frozen
 from gaussmark_lib.keys import Key
@@ -37,25 +35,26 @@ def per_token(
     wm: Watermark,
     key: Key,
     *,
-    edited: float = 0.0,
-    q: ArrayLike | None = None,
+    token_weights: gradients.Weigh | None = None,
 ) -> pd.DataFrame:
     """One row per response token: ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in units
-    of ψ), ``log_p`` (nats). Arguments and errors are those of :func:`score.score`, whose ψ is the
-    sum but for rounding: 5e-6 in float32, up to .03 in bfloat16.
+    of ψ), ``log_p`` (nats). Arguments and errors are those of :func:`score.score`, with one
+    function as ``token_weights``. Its ψ is the sum but for rounding: 5e-6 in float32, up to .03 in
+    bfloat16.
     """
     wm, keys = perturb.ready(model, wm, [key])
-    pairs = tokens.checked_pairs(model, [prompt], [response])
-    [gradient] = gradients.of_pairs(wm, pairs, edited=[edited], q=q)
-    (prompt, response), xis = pairs[0], [xi[0] for xi in perturb.drawn(wm, keys)]
+    pairs = wm.reader.pairs([prompt], [response])
+    weigh = gradients.require_one(token_weights)
+    [gradient] = gradients.of_pairs(wm, pairs, token_weights=weigh)
+    prompt, response = pairs[0]
+    xis = [xi[0] for xi in perturb.drawn(wm, keys)]
     scale = wm.sigmas[0] * gradient.norm  # refuses a gradient without a direction
     log_p, slope = _along(model, wm.linears, xis, (prompt, response))
-    evidence = slope.double() / scale
-    if edited:
-        log_q = channel.log_frequencies(model, q)[response]
-        kept = channel.kept(log_p.double().cpu().numpy() - log_q, edited)
-        evidence *= torch.from_numpy(kept).to(evidence)
-    columns = range(len(response)), response, evidence.tolist(), log_p.double().tolist()
+    log_p = log_p.double().cpu().numpy()
+    evidence = slope.double().cpu().numpy() / scale
+    if weigh is not None:
+        evidence *= weigh(response, log_p)
+    columns = range(len(response)), response, evidence, log_p
     return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import keys, perturb, tokens, weights
-from gaussmark_lib.engine import decoding, hooks
+from gaussmark_lib.engine import blocks, decoding, hooks
 from gaussmark_lib.engine.arithmetic import evaluating
 from gaussmark_lib.engine.decoding import Processor
 from gaussmark_lib.errors import (
@@ -96,7 +96,8 @@ def sample(
     if not numbers or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
         got = f"top_p={shown(top_p)} and temperature={shown(temperature)}"
         raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got {got}")
-    prompts = [tokens.checked_prompt(model, ids, i, n_tokens) for i, ids in enumerate(prompts)]
+    reader = tokens.Reader(model)
+    prompts = [reader.prompt(ids, i, n_tokens) for i, ids in enumerate(prompts)]
     rows = range(len(prompts)) if rows is None else rows
     if len(rows) != len(prompts):
         raise InvalidTextError(f"rows: expected one per prompt, {len(prompts)}, got {len(rows)}")
@@ -140,7 +141,7 @@ def _continued(
     """One batch. Prompts are padded on the left, so that all rows end together: after as many steps
     as there are uniform numbers, or where every row has had one of ``ends``.
     """
-    ids, mask = tokens.pad(prompts, "left", model.device)  # (rows, positions)
+    ids, mask = blocks.padded(prompts, "left", model.device)  # (rows, positions)
     n_before = ids.shape[1]
     end_ids = torch.tensor([end for end in ends if end is not None], device=ids.device)
     has_ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)

@@ -44,7 +44,7 @@ def predictions(
     numbers: 0 where there is none, and so after the last one. (Cutting its logits off would copy
     all of them, and their gradients.)
     """
-    ids, mask = tokens.pad([[*x, *y] for x, y in pairs], "right", model.device)
+    ids, mask = blocks.padded([[*x, *y] for x, y in pairs], "right", model.device)
     first = min(len(x) for x, _ in pairs) - 1
     n = ids.shape[1] - first
     # by index, since a slice of the hidden states is not contiguous, and its product slower
@@ -82,27 +82,27 @@ def per_token(
     model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 8
 ) -> list[Float[np.ndarray, " _"]]:
     """log p(y_t | x, y_<t) of each response token of each text, nats, float64."""
-    return _per_text(
-        model, tokens.checked_pairs(model, prompts, responses), token_log_p, batch_size
-    )
+    return _per_text(model, prompts, responses, token_log_p, batch_size)
 
 
 def entropies(
     model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 8
 ) -> list[Float[np.ndarray, " _"]]:
     """H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats."""
-    return _per_text(model, tokens.checked_pairs(model, prompts, responses), _entropy, batch_size)
+    return _per_text(model, prompts, responses, _entropy, batch_size)
 
 
 @torch.no_grad()
 def _per_text(
-    model: PreTrainedModel, pairs: dict[int, Pair], quantity: Callable, batch_size: int
+    model: PreTrainedModel, prompts: Texts, responses: Texts, quantity: Callable, batch_size: int
 ) -> list[Float[np.ndarray, " _"]]:
     """What ``quantity`` is at each response token of each text, float64."""
+    reader = tokens.Reader(model)
+    pairs = reader.pairs(prompts, responses)
     values = {}
     lengths = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
     with evaluating(model):
-        for batch in blocks.batches(model, lengths, batch_size):
+        for batch in blocks.batches(reader.vocabulary, lengths, batch_size):
             rows, number = quantity(model, [pairs[i] for i in batch])
             for i, row, is_token in zip(batch, rows.double().cpu(), number.cpu() > 0, strict=True):
                 values[i] = row[is_token].numpy()

@@ -272,8 +272,9 @@ def conversion_faults(lm: LM) -> list[str]:
             " their characters may lose evidence"
         )
     ids = lm.encode(PARAGRAPH)
-    before = [*tokens.start(lm.model), ids[0]]
-    longest = tokens.context(lm.model) or len(ids)
+    reader = tokens.Reader(lm.model)
+    before = [*reader.start, ids[0]]
+    longest = reader.context or len(ids)
     response = ids[1 : longest - len(before)]
     [log_p] = likelihood.per_token(lm.model, [before], [response])
     per_character = -log_p.sum() / len(lm.decode(response))

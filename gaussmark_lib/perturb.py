@@ -20,8 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib import files, tokens
-from gaussmark_lib.beyond import channel
+from gaussmark_lib import files
 from gaussmark_lib.engine import gguf_files, gguf_writing
 from gaussmark_lib.engine.arithmetic import carried, rounded_sum
 from gaussmark_lib.engine.checkpoints import digest, loading
@@ -48,8 +47,8 @@ def ready(
     """The door of whoever has keys: PerturbedModelError, and the errors of a PlacedWatermark and of
     ``Key.check``.
     """
+    wm = PlacedWatermark(model, wm)  # refuses what is no model
     refuse_perturbed(model)
-    wm = PlacedWatermark(model, wm)
     return wm, listed(keys, wm)
 
 
@@ -81,23 +80,19 @@ def drawn(wm: PlacedWatermark, keys: Sequence[Key]) -> list[Tensor]:
     return xis
 
 
-def bind(
-    model: PreTrainedModel,
-    wm: Watermark,
-    key: Key,
-    edited: float = 0.0,
-    file_sha256: str | None = None,
-) -> Key:
-    """The key with a note of its use, of the ``edited`` that texts are to be scored with, and of
-    the file that the model was read from; InvalidWatermarkError where rounding removes the noise.
+def bind(model: PreTrainedModel, wm: Watermark, key: Key, file_sha256: str | None = None) -> Key:
+    """The key with a note of its use, and of the file that the model was read from;
+    InvalidWatermarkError where rounding removes the noise.
     """
-    [edited] = channel.fractions([edited])
     with watermarked(model, wm, key):
         sigma_carried = getattr(model.config, _MARK)["sigma_carried"]
-    use = purpose(PlacedWatermark(model, wm))
-    use |= {"sigma_carried": sigma_carried, "model_sha256": digest(model)}
-    use |= {"edited": edited, "file_sha256": file_sha256}
-    return replace(key, binding=Binding(**use))
+    binding = Binding(
+        **purpose(PlacedWatermark(model, wm)),
+        sigma_carried=sigma_carried,
+        model_sha256=digest(model),
+        file_sha256=file_sha256,
+    )
+    return replace(key, binding=binding)
 
 
 @contextmanager
@@ -144,7 +139,6 @@ def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
 
 def refuse_perturbed(model: PreTrainedModel) -> None:
     """PerturbedModelError for a marked model: under the null ψ is N(0, 1) at the base alone."""
-    tokens.config(model)  # refuses what is no model
     expected = "expected the base model, got"
     if hasattr(model, _MARK):
         leave = "leave the `with` block first: G is taken at θ, never at θ + ξ"

@@ -97,7 +97,7 @@ class SamplerScheme(Scheme):
         self, model: PreTrainedModel, responses: Texts, keys: Keys
     ) -> Iterator[tuple[int, list[int], Self]]:
         """Of each text its number, its checked ids, and the scheme under its key."""
-        responses = tokens.checked_texts(model, responses, "response")
+        responses = tokens.Reader(model).texts(responses, "response")
         each = zip(responses, self.key_of_each(len(responses), keys), strict=True)
         for i, (response, key) in enumerate(each):
             yield i, response, replace(self, key=key)

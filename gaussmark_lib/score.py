@@ -11,18 +11,16 @@ PG, and ⟨Pξ, PG⟩ = ⟨ξ, PG⟩.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from numpy.typing import ArrayLike
 from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import perturb, stats, tokens
+from gaussmark_lib import perturb
 from gaussmark_lib.engine import blocks
 from gaussmark_lib.engine.stream import streams
 from gaussmark_lib.errors import (
@@ -32,7 +30,7 @@ from gaussmark_lib.errors import (
     kind,
     require_one_of,
 )
-from gaussmark_lib.gradients import TextGradient, gradients, of_pairs
+from gaussmark_lib.gradients import TextGradient, TokenWeights, gradients, of_pairs
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Ids, Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark
@@ -40,6 +38,7 @@ from gaussmark_lib.weights import PlacedWatermark, Watermark
 __all__ = ["COLUMNS", "TextGradient", "gradients", "psi", "score", "table"]
 
 COLUMNS = ["text", "key_id", "psi", "p_value", "log10_p", "grad_norm", "log_lik", "n_tokens"]
+ORDER = ["text", "n_tokens"]
 
 
 def score(
@@ -50,9 +49,7 @@ def score(
     keys: Sequence[Key],
     *,
     paired: bool = False,
-    edited: float | Sequence[float] = 0.0,
-    q: ArrayLike | None = None,
-    token_weights: Sequence[Sequence[float]] | None = None,
+    token_weights: TokenWeights | None = None,
     lengths: Sequence[int] | None = None,
     xis: Float[Tensor, "k d_out d_in"] | None = None,
     dtype: str | torch.dtype | None = None,
@@ -68,13 +65,11 @@ def score(
         wm: with one weight, ``wm.sigma`` cancels in ψ.
         keys: one backward pass serves them all, and memory does not grow with their number.
         paired: text i is tested with ``keys[i]`` alone.
-        edited: f, the share of tokens that may have been exchanged: G becomes the direction that is
-            best after such edits (``channel``); 0 is the paper's ψ. Of several, such as (0, .1), p
-            is that of their largest ψ, and ψ = Φ⁻¹(1 − p).
-        q: what exchanged tokens come from, a positive number per token of the vocabulary; by
-            default the model's ``unigrams``, or else Zipf's law over the ids.
         token_weights: w_t of each response's tokens, not from the key: G becomes the gradient of
-            Σ_t w_t log p_θ(y_t | x, y_<t), and the test stays exact.
+            Σ_t w_t log p_θ(y_t | x, y_<t), and the test stays exact. Either the numbers, or a
+            function that gets a response's ids and their log p, nats, and gives its w_t, such as
+            ``beyond.channel.weights(model)``. It costs no further forward pass. Of several
+            functions (None is w_t = 1), each text has the rows of one after the other.
         lengths: test the first n tokens of each response, for each of these n that it has.
         xis: ``perturb.noises(model, wm, keys)`` of one weight, where the caller holds it already.
         dtype: ``"bfloat16"``, ``"float32"`` or ``"float64"``, by default the model's own; float32
@@ -86,8 +81,8 @@ def score(
 
     Returns:
         One row per text (× length) × key, texts in the order given: ``COLUMNS``, where ``log10_p``
-        is exact where p underflows, ``grad_norm`` is ‖G‖ (‖PG‖ where rank_dropped > 0), for
-        the first f, and ``log_lik`` is in nats, the sum over tokens.
+        is exact where p underflows, ``grad_norm`` is ‖G‖ (‖PG‖ where rank_dropped > 0), and
+        ``log_lik`` is in nats, the sum over tokens.
 
     Raises:
         PerturbedModelError, InvalidTextError, DegenerateScoreError, KeyMismatchError,
@@ -96,28 +91,43 @@ def score(
     require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
     wm, keys = perturb.ready(model, wm, keys)
     failed: dict[int, GaussMarkError] | None = {} if on_error == "record" else None
-    pairs = tokens.checked_pairs(model, prompts, responses, failed)
+    pairs = wm.reader.pairs(prompts, responses, failed)
     if paired and len(keys) != len(responses):
         got = f"{len(keys)} for {len(responses)} texts"
         raise InvalidTextError(f"paired: expected one key per text, got {got}")
-    shape, is_tensor = (len(keys), *wm.linear.shape), isinstance(xis, Tensor)
-    fits = is_tensor and not paired and xis.shape == shape and xis.isfinite().all()
-    if xis is not None and not fits:
-        expected = f"xis: expected the finite noises of all keys, of shape {shape}, and not paired"
-        got = tuple(xis.shape) if is_tensor else kind(xis)
-        raise InvalidWatermarkError(f"{expected}, got {got}")
-    settings = {"edited": edited, "q": q, "token_weights": token_weights}
-    settings |= {"lengths": lengths, "dtype": dtype}
-    each = of_pairs(wm, pairs, batch_size=batch_size, failed=failed, **settings)
+    if xis is not None:
+        _check_noises(xis, wm, keys, paired)
+    gradients = of_pairs(
+        wm,
+        pairs,
+        token_weights=token_weights,
+        lengths=lengths,
+        dtype=dtype,
+        batch_size=batch_size,
+        failed=failed,
+    )
     names = [key.key_id for key in keys]
-    ids = [[name] for name in names] if paired else [names] * len(responses)
-    tested = statistics(each, wm, keys, paired=paired, xis=xis)
-    tested = _largest(tested, len(edited)) if isinstance(edited, list | tuple) else tested
-    rows = [table(tested, ids), *(failure(i, responses[i], ids[i]) for i in failed or ())]
-    scores = pd.concat(rows).sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
+    key_ids = [[name] for name in names] if paired else [names for _ in responses]
+    scores = table(statistics(gradients, wm, keys, paired=paired, xis=xis), key_ids)
     if failed is None:
         return scores
-    return scores.assign(error=scores["text"].map({text: str(e) for text, e in failed.items()}))
+    failures = [failure(text, responses[text], key_ids[text]) for text in failed]
+    reasons = {text: str(error) for text, error in failed.items()}
+    scores = pd.concat([scores, *failures]).sort_values(ORDER, kind="stable", ignore_index=True)
+    return scores.assign(error=scores["text"].map(reasons))
+
+
+def _check_noises(
+    xis: Float[Tensor, "k d_out d_in"], wm: PlacedWatermark, keys: Sequence[Key], paired: bool
+) -> None:
+    """InvalidWatermarkError for what is not the noises of all keys in the one weight."""
+    shape = (len(keys), *wm.linear.shape)
+    is_tensor = isinstance(xis, Tensor)
+    if is_tensor and not paired and xis.shape == shape and xis.isfinite().all():
+        return
+    expected = f"xis: expected the finite noises of all keys, of shape {shape}, and not paired"
+    got = tuple(xis.shape) if is_tensor else kind(xis)
+    raise InvalidWatermarkError(f"{expected}, got {got}")
 
 
 def psi(
@@ -161,41 +171,23 @@ def statistics(
         yield from zip(block, inner.double().cpu().numpy() / sigma, strict=True)
 
 
-def _largest(
-    tested: Iterable[tuple[TextGradient, Float[np.ndarray, " *k"]]], n_directions: int
-) -> Iterator[tuple[TextGradient, Float[np.ndarray, " *k"]]]:
-    """Of each text the first of its directions, with Φ⁻¹(1 − p) of its largest ψ."""
-    for _, group in groupby(tested, lambda one: (one[0].text, one[0].n_tokens)):
-        directions, psi = zip(*group, strict=True)
-        if len(directions) == n_directions:  # of a text that failed some may be missing
-            yield directions[0], largest(directions, np.array(psi))
-
-
-def largest(
-    directions: Sequence[TextGradient], psi: Float[np.ndarray, "n *k"]
-) -> Float[np.ndarray, " *k"] | float:
-    """Return Φ⁻¹(1 − p) for each key, where p is the p-value of the largest ψ of several
-    directions.
-    """
-    K = [[one.cosine(other) for other in directions] for one in directions]
-    return stats.psi_of_log_p(stats.log_p_of_max(np.max(psi, axis=0), K))
-
-
 def table(
     tested: Iterable[tuple[TextGradient, Float[np.ndarray, " k"] | float]],
     key_ids: Mapping[int, Sequence[str]] | Sequence[Sequence[str]],
 ) -> pd.DataFrame:
-    """The rows of each text: ψ with its p-value 1 − Φ(ψ), in float64 and on the log scale."""
+    """The rows of each text, in the order of texts and lengths: ψ with its p-value 1 − Φ(ψ), in
+    float64 and on the log scale.
+    """
     rows = [
         (one.text, key_id, psi, one.norm, one.log_lik, one.n_tokens)
         for one, values in tested
         for key_id, psi in zip(key_ids[one.text], np.atleast_1d(values), strict=True)
     ]
     names = ["text", "key_id", "psi", "grad_norm", "log_lik", "n_tokens"]
-    found = pd.DataFrame(rows, columns=names)
-    psi = found["psi"].to_numpy(float)
-    found = found.assign(p_value=norm.sf(psi), log10_p=norm.logsf(psi) / np.log(10))
-    return found[COLUMNS]
+    scores = pd.DataFrame(rows, columns=names)
+    psi = scores["psi"].to_numpy(float)
+    scores = scores.assign(p_value=norm.sf(psi), log10_p=norm.logsf(psi) / np.log(10))
+    return scores[COLUMNS].sort_values(ORDER, kind="stable", ignore_index=True)
 
 
 def failure(text: int, response: Ids, key_ids: Sequence[str]) -> pd.DataFrame:

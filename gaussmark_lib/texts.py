@@ -135,7 +135,7 @@ def fit(lm: models.LM, prompts: tokens.Texts, n_tokens: int, growth: float = 1.0
     """``n_tokens``, or as many as the context has room for after the longest prompt, where edits
     make a text up to ``growth`` times as long; InvalidTextError for fewer than 8.
     """
-    context = tokens.context(lm.model)
+    context = tokens.Reader(lm.model).context
     if context is None:
         return n_tokens
     room = int(context / growth) - max(1, *map(len, prompts))  # an empty prompt is a start token

@@ -89,12 +89,13 @@ class PlacedWatermark(Watermark):
         linears: the matrices, where they come without their model (:meth:`Weight.alone`).
 
     Attributes:
+        model, reader: the model and its :class:`tokens.Reader`; None where it does not come along.
         linears: a :class:`Weight` for each matrix; ``linear`` is the first.
         d: Σ d_out·d_in over them, the numbers of a key's stream that it uses.
 
     Raises:
         InvalidWatermarkError: no watermark, no such matrix, or ``rank_dropped`` leaves nothing.
-        InvalidModelError: a matrix that is not finite.
+        InvalidModelError: no model, or a matrix that is not finite.
     """
 
     def __init__(
@@ -105,11 +106,12 @@ class PlacedWatermark(Watermark):
     ):
         if not isinstance(wm, Watermark):
             raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
+        reader = None if model is None else tokens.Reader(model)  # refuses what is no model
         if linears is None:
             linears = [Weight(model, name) for name in wm.weights]
         d = sum(linear.parameter.numel() for linear in linears)
         vars(self).update(vars(wm))
-        vars(self).update(model=model, linears=linears, linear=linears[0], d=d)
+        vars(self).update(model=model, reader=reader, linears=linears, linear=linears[0], d=d)
         vars(self).pop("projectors", None)  # of the model that it was placed on before
         for linear in linears:
             check_finite(linear.parameter, linear.name)
@@ -169,6 +171,7 @@ class Weight:
 
 def names(model: PreTrainedModel) -> list[str]:
     """Full names of the matrices that can carry a watermark, in the model's order."""
+    tokens.config(model)  # refuses what is no model
     return list(_layers(model))
 
 
@@ -194,7 +197,6 @@ def block(weight: str) -> str | None:
 
 
 def _layers(model: PreTrainedModel) -> dict[str, nn.Module]:
-    tokens.config(model)  # refuses what is no model
     uses = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
     return {
         f"{name}.weight": module

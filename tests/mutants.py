@@ -189,15 +189,19 @@ FAULTS = {
         ),
         (
             "rows in order of length",
-            '.sort_values(["text", "n_tokens"]',
-            '.sort_values(["n_tokens"]',
+            'ORDER = ["text", "n_tokens"]',
+            'ORDER = ["n_tokens"]',
         ),
     ],
     "gradients.py": [
-        ("mean instead of sum", "= torch.from_numpy(w)", "= torch.from_numpy(w / len(y))"),
-        ("weights of tokens forgotten", "np.array(token_weights[i], float)", "np.ones(len(y))"),
-        ("the channel forgotten", "w[:end] *= channel.kept", "channel.kept"),
-        ("the channel of another token", "log_q[np.array(y)])", "log_q[np.array(y) - 1])"),
+        ("mean instead of sum", "weights.append(np.array(w, float))", "weights.append(w / len(y))"),
+        (
+            "weights of tokens forgotten",
+            "else weigh[text][:end]",
+            "else np.ones(len(ids))",
+        ),
+        ("weights of a function forgotten", "if weigh is not None:", "if False:"),
+        ("log p of another text", "log_p[row][:end]) if", "log_p[0][: len(ids)]) if"),
         ("gradient not projected", "G.projected(P) if isinstance(G, Factors) else P(G)", "G"),
         (
             "G not divided by its norm",
@@ -205,9 +209,9 @@ FAULTS = {
             "G.flatten() * c",
         ),
         ("several weights with one σ", "(c / self.norm)", "(1 / self.norm)"),
-        ("what all tokens share is not taken off", "mul_(-added[..., None])", "mul_(0.0)"),
-        ("one direction spoils the next", "(p.clone() if more else p)", "p"),
-        ("a beginning is the whole", "w[end:] = 0", "pass"),
+        ("what all tokens share is not taken off", "mul_(-added)", "mul_(0.0)"),
+        ("one direction spoils the next", "(p.clone() if n_left else p)", "p"),
+        ("a beginning is the whole", "(number > 0) & (number <= end)", "number > 0"),
         ("likelihood of the whole", "log_p[row][:n_tokens]", "log_p[row]"),
         ("σ left out of a cosine", "sum(c**2 * inner", "sum(inner"),
         (
@@ -215,7 +219,7 @@ FAULTS = {
             "not least < size < math.inf",
             "not 0 <= size < math.inf",
         ),
-        ("first token not scored", "w[end:] = 0", "w[end:] = w[0] = 0"),
+        ("first token not scored", "number > 0 if end is None", "number > 1 if end is None"),
         ("rounding taken for a gradient", "ROUNDING = 64", "ROUNDING = 0"),
         ("small gradients taken for rounding", "ROUNDING = 64", "ROUNDING = 1e7"),
         ("numbers within the batch", "TextGradient(text, parts", "TextGradient(row, parts"),
@@ -226,8 +230,21 @@ FAULTS = {
         ("odds upside down", "np.log((1 - f) / f)", "np.log(f / (1 - f))"),
         ("counts without ½", "np.add(counts, 0.5)", "np.add(counts, 1.5)"),
         ("frequencies that are no shares", "np.log(numbers / numbers.sum())", "np.log(numbers)"),
-        ("one direction twice", " or len({*values}) < len(values)", ""),
-        ("everything exchanged", "0 <= f < 1 for f", "0 <= f <= 1 for f"),
+        (
+            "the channel of another token",
+            "log_q[np.array(ids)], f)",
+            "log_q[np.array(ids) - 1], f)",
+        ),
+        ("everything exchanged", "0 <= exchanged < 1", "0 <= exchanged <= 1"),
+    ],
+    "beyond/largest.py": [
+        (
+            "the largest taken as one test",
+            "stats.psi_of_log_p(stats.log_p_of_max(np.max(psi, axis=0), K))",
+            "np.max(psi, axis=0)",
+        ),
+        ("lengths taken together", "(pair[0].text, pair[0].n_tokens)", "pair[0].text"),
+        ("names of other keys in pairs", "[[name] for name in names]", "[names for _ in names]"),
     ],
     "rank_reduce.py": [
         (
@@ -478,8 +495,8 @@ FAULTS = {
         ),
         (
             "the caller's own lists",
-            "    responses = tokens.checked_texts(",
-            "    _ = tokens.checked_texts(",
+            "    responses = reader.texts(",
+            "    _ = reader.texts(",
         ),
     ],
     "workbench/rewrite/__init__.py": [
@@ -552,7 +569,7 @@ FAULTS = {
             "/ np.asarray(grad_norm, float) ** 2",
         ),
         ("no covariance", "errors.sub_(probabilities * errors.sum(-1, keepdim=True))", "errors"),
-        ("the channel's weights twice", "np.sqrt(kept)", "kept"),
+        ("the channel's weights twice", "np.sqrt(w)", "w"),
         ("top-p forgotten", "if top_p < 1:", "if False:"),
         (
             "excess without the entropy",
@@ -721,9 +738,13 @@ FAULTS = {
         ("lists joined", "not STARTS_A_BLOCK.match(line)\n        and ", ""),
     ],
     "beyond/tracing/versions.py": [
-        ("only the first version tested", "score.largest(directions, psi)", "psi[0]"),
-        ("only the last version tested", "score.largest(directions, psi)", "psi[-1]"),
-        ("the largest taken as one test", "score.largest(directions, psi)", "psi.max(axis=0)"),
+        ("only the first version tested", "largest.psi_of_largest(directions, psi)", "psi[0]"),
+        ("only the last version tested", "largest.psi_of_largest(directions, psi)", "psi[-1]"),
+        (
+            "the largest taken as one test",
+            "largest.psi_of_largest(directions, psi)",
+            "psi.max(axis=0)",
+        ),
     ],
     "workbench/cli/power.py": [
         (

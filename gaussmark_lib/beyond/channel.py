@@ -14,6 +14,9 @@ before it. After a foreign token it was not, hence the weight
 
     w_t = v_t · v_{t−1},      v_0 = 1.
 
+:func:`weights` makes of them the ``token_weights`` of a score, which takes log p_t from its own
+forward pass.
+
 What was put in between a text's tokens is best left out before the text is read (:func:`cleaned`).
 
 Where σ is large, f not the texts', or nothing foreign to be seen, as after a deletion, other
@@ -21,6 +24,7 @@ directions may be better. The level is exact in any case.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
@@ -29,22 +33,46 @@ from scipy.special import expit
 from transformers import PreTrainedModel
 
 from gaussmark_lib import likelihood, tokens
-from gaussmark_lib.errors import InvalidTextError, is_number, require_list, shown
+from gaussmark_lib.errors import InvalidTextError, is_number, shown
+from gaussmark_lib.gradients import Weigh
+from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Texts
 
 FOREIGN = 0.1  # v_t below which a token may have been put in
 
 
-def fractions(edited: float | Sequence[float]) -> tuple[float, ...]:
-    """The f of one direction or of several; InvalidTextError where one is not in [0, 1) or twice
-    there, since a direction beside itself says nothing.
+def weights(model: PreTrainedModel, exchanged: float = 0.1, q: ArrayLike | None = None) -> Weigh:
+    """The ``token_weights`` of a text of which a share f may have been exchanged.
+
+    Args:
+        exchanged: f, 0 ≤ f < 1; 0 weighs all tokens alike, which is the paper's ψ.
+        q: what exchanged tokens come from, a positive number per token of the vocabulary; by
+            default the model's ``unigrams``, or else Zipf's law over the ids.
+
+    Raises:
+        InvalidTextError: no such share, or numbers for another vocabulary.
     """
-    expected = "edited: expected shares of exchanged tokens, 0 ≤ f < 1, each once"
-    several = edited if isinstance(edited, list | tuple) else [edited]
-    values = require_list(several, expected, least=1)
-    if not all(is_number(f) and 0 <= f < 1 for f in values) or len({*values}) < len(values):
-        raise InvalidTextError(f"{expected}, got {shown(edited)}")
-    return tuple(map(float, values))
+    f = share(exchanged)
+    log_q = log_frequencies(model, q)
+
+    def weigh(ids: Sequence[int], log_p: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        return kept(log_p - log_q[np.array(ids)], f)
+
+    return weigh
+
+
+def allowing(key: Key, exchanged: float) -> Key:
+    """The bound key with a note of the share that the test of its texts allows for."""
+    binding = key.binding.model_copy(update={"edited": share(exchanged)})
+    return replace(key, binding=binding)
+
+
+def share(exchanged: float, name: str = "exchanged") -> float:
+    """A share of exchanged tokens; InvalidTextError for one that is not in [0, 1)."""
+    if not is_number(exchanged) or not 0 <= exchanged < 1:
+        expected = "expected a share of exchanged tokens, 0 ≤ f < 1"
+        raise InvalidTextError(f"{name}: {expected}, got {shown(exchanged)}")
+    return float(exchanged)
 
 
 def log_frequencies(
@@ -85,7 +113,7 @@ def cleaned(
     model: PreTrainedModel,
     prompts: Texts,
     responses: Texts,
-    f: float = 0.1,
+    exchanged: float = 0.1,
     q: ArrayLike | None = None,
     *,
     batch_size: int = 8,
@@ -95,28 +123,33 @@ def cleaned(
     replaced others.
 
     It looks at the text alone: the test of what it returns is as exact as that of the text.
-    Arguments and errors are those of ``score.score``, with one ``edited``, f.
+    ``exchanged`` and ``q`` are those of :func:`weights`, the rest those of ``score.score``.
     """
-    [f] = fractions([f])
-    log_q, log_odds = log_frequencies(model, q), np.log((1 - f) / max(f, np.finfo(float).tiny))
-    pairs = tokens.checked_pairs(model, prompts, responses).values()
-    prompts, responses = map(list, zip(*pairs, strict=True))
+    f = share(exchanged)
+    log_odds = np.log((1 - f) / max(f, np.finfo(float).tiny))
+    log_q = log_frequencies(model, q)
+    pairs = tokens.Reader(model).pairs(prompts, responses).values()
+    prompts = [x for x, _ in pairs]
+    responses = [y for _, y in pairs]
 
     def against_q(texts: list[list[int]]) -> list[Float[np.ndarray, " _"]]:
-        each = likelihood.per_token(model, prompts, texts, batch_size=batch_size)
-        return [log_p - log_q[np.array(ids)] for log_p, ids in zip(each, texts, strict=True)]
+        """log (1 − f) p_t/(f q(y_t)) of each token."""
+        log_p = likelihood.per_token(model, prompts, texts, batch_size=batch_size)
+        return [
+            log_p_of_text - log_q[np.array(ids)] + log_odds
+            for log_p_of_text, ids in zip(log_p, texts, strict=True)
+        ]
 
-    ratios = against_q(responses)
-    own = [expit(ratio + log_odds) >= FOREIGN for ratio in ratios]
-    rest = [
-        [token for token, is_own in zip(ids, those, strict=True) if is_own] or ids
-        for ids, those in zip(responses, own, strict=True)
+    log_ratios = against_q(responses)
+    is_kept = [expit(log_ratio) >= FOREIGN for log_ratio in log_ratios]
+    shortened = [
+        [token for token, is_own in zip(ids, own, strict=True) if is_own] or ids
+        for ids, own in zip(responses, is_kept, strict=True)
     ]
-    out = []
-    for ids, short, ratio, those, after in zip(
-        responses, rest, ratios, own, against_q(rest), strict=True
-    ):
-        before = np.logaddexp(ratio[those] + log_odds, 0.0).sum()
-        is_likelier = np.logaddexp(after + log_odds, 0.0).sum() > before
-        out.append(short if is_likelier and those.any() else ids)
-    return out
+    results = []
+    for i, log_ratio in enumerate(against_q(shortened)):
+        likelihood_before = np.logaddexp(log_ratios[i][is_kept[i]], 0.0).sum()
+        likelihood_after = np.logaddexp(log_ratio, 0.0).sum()
+        is_better = is_kept[i].any() and likelihood_after > likelihood_before
+        results.append(shortened[i] if is_better else responses[i])
+    return results

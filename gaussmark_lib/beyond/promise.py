@@ -42,10 +42,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, likelihood, perturb, tokens
-from gaussmark_lib.beyond import channel
+from gaussmark_lib import generate, likelihood, perturb
 from gaussmark_lib.engine import arithmetic, blocks, hooks
 from gaussmark_lib.engine.terms import Factors, norm, of_text
+from gaussmark_lib.gradients import Weigh, require_one
 from gaussmark_lib.tokens import Ids, Pair, Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark
 
@@ -70,13 +70,13 @@ def table(
     responses: Texts,
     wm: Watermark,
     *,
-    edited: float = 0.0,
-    q: ArrayLike | None = None,
+    token_weights: Weigh | None = None,
     sampled: Sampled = Sampled(),  # noqa: B008 (a tuple)
     unknown_prompt: Ids | None = None,
     batch_size: int = 8,
 ) -> pd.DataFrame:
-    """Measure what a text promises; arguments and errors are those of ``score.score``.
+    """Measure what a text promises; arguments and errors are those of ``score.score``, with one
+    function as ``token_weights``.
 
     Args:
         sampled: how the texts were sampled, where that is known.
@@ -89,20 +89,19 @@ def table(
         token above the entropy at temperature 1), ``information`` (F/τ, squared nats per unit of
         weight): the mean of ψ is ``mean_psi(information, grad_norm, sigma)``.
     """
-    perturb.refuse_perturbed(model)
     wm = PlacedWatermark(model, wm)
-    [edited] = channel.fractions([edited])
-    log_q = channel.log_frequencies(model, q) if edited else None
-    pairs = tokens.checked_pairs(model, prompts, responses)
+    perturb.refuse_perturbed(model)
+    weigh = require_one(token_weights)
+    pairs = wm.reader.pairs(prompts, responses)
     sizes = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
     stand_in = None
     lost = LOST_OF_ANSWER if unknown_prompt else LOST  # what stands for a question is not empty
     if unknown_prompt is not None:
-        stand_in = list(unknown_prompt) or tokens.start(model)
+        stand_in = list(unknown_prompt) or wm.reader.start
     rows = {}
-    for batch in blocks.batches(model, sizes, batch_size):
+    for batch in blocks.batches(wm.reader.vocabulary, sizes, batch_size):
         several = [pairs[i] for i in batch]
-        found = _rows(wm, several, edited, log_q, sampled, stand_in, lost)
+        found = _rows(wm, several, weigh, sampled, stand_in, lost)
         for i, row in zip(batch, found, strict=True):
             rows[i] = (i, *row)
     return pd.DataFrame([rows[i] for i in pairs], columns=COLUMNS)
@@ -158,8 +157,7 @@ def _estimated(logits: Float[Tensor, "n vocabulary"], targets: Int[Tensor, " n"]
 def _rows(
     wm: PlacedWatermark,
     pairs: Sequence[Pair],
-    edited: float,
-    log_q: Float[np.ndarray, " vocabulary"] | None,
+    weigh: Weigh | None,
     sampled: Sampled,
     stand_in: Ids | None,
     lost: int,
@@ -181,9 +179,9 @@ def _rows(
                 first = len(y) // 2 if x == stand_in else 0
                 tau = _estimated(z[first:], targets[row, is_token][first:])
             error = _errors(z, tau, sampled.top_p, np.random.default_rng([*x, *y]))
-            if edited:
-                kept = channel.kept(own - log_q[np.array(y)], edited)
-                error *= torch.from_numpy(np.sqrt(kept)).to(error)[:, None]
+            if weigh is not None:
+                w = np.array(weigh(y, own), float)
+                error *= torch.from_numpy(np.sqrt(w)).to(error)[:, None]
             slope[row, is_token] = error.to(slope)
             excess = -(own.mean() + entropy.double().mean().item())
             facts.append((len(y), tau, float(excess)))

@@ -17,7 +17,7 @@
 ``typography``   characters that software puts in place of a model's own
 ``terms``        a gradient by its terms
 ``hooks``        gradients that begin at a layer; another noise for each row of a batch
-``blocks``       batches, noises and gradients within a bounded memory
+``blocks``       padded batches, noises and gradients within a bounded memory
 ``registry``     functions by name, such as schemes and corruptions
 ================ ===================================================================================
 

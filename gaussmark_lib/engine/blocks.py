@@ -1,25 +1,24 @@
-"""What bounds the memory of many texts and many keys: batches and blocks of both."""
+"""Many texts and many keys at a time: batches and blocks that memory has room for, and padding."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from transformers import PreTrainedModel
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from gaussmark_lib import tokens
 from gaussmark_lib.errors import require_int
+from gaussmark_lib.tokens import Texts
 
 LOGITS = 1 << 26  # numbers of logits that one pass makes at most, where it has several texts
 HELD = 1 << 30  # bytes of noises that are held at a time; and of gradients
 
 
-def batches(
-    model: PreTrainedModel, lengths: dict[int, int], batch_size: int
-) -> Iterator[list[int]]:
+def batches(vocabulary: int, lengths: dict[int, int], batch_size: int) -> Iterator[list[int]]:
     """Texts of like length, shortest first, as many at a time as ``batch_size`` and ``LOGITS``
     allow; ``lengths`` has the tokens of each text by its number.
     """
     require_int(batch_size, "batch_size")
-    vocabulary = tokens.config(model).vocab_size
     batch: list[int] = []
     for text in sorted(lengths, key=lengths.__getitem__):
         too_large = (len(batch) + 1) * lengths[text] * vocabulary > LOGITS
@@ -45,3 +44,13 @@ def in_lists(items: Iterable, n: int) -> Iterator[list]:
     """The items in lists of n; the last may be shorter."""
     items = iter(items)
     return iter(lambda: list(islice(items, n)), [])
+
+
+def padded(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(ids, mask), both (rows, longest row), int64; shorter rows have 0 in both on one side."""
+    ids = [torch.tensor(row, dtype=torch.long) for row in rows]
+    mask = [torch.ones_like(row) for row in ids]
+    return (
+        pad_sequence(ids, batch_first=True, padding_side=side).to(device),
+        pad_sequence(mask, batch_first=True, padding_side=side).to(device),
+    )

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from gaussmark_lib import tokens
+from gaussmark_lib.engine import blocks
 from gaussmark_lib.engine.arithmetic import evaluating
 from gaussmark_lib.errors import InvalidModelError
 
@@ -64,7 +64,7 @@ def by_transformers(
     """Prompts of one batch, continued by ``model.generate`` with (top_p, temperature); the caller's
     random numbers stay as they are.
     """
-    ids, mask = tokens.pad(prompts, "left", model.device)
+    ids, mask = blocks.padded(prompts, "left", model.device)
     top_p, temperature = shape
     sampling = {"do_sample": True, "top_k": 0, "top_p": top_p, "temperature": temperature}
     config = GenerationConfig(  # no end token, which is sampled through

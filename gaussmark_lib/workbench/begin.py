@@ -15,7 +15,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, models, score, stats, texts
-from gaussmark_lib.beyond import promise
+from gaussmark_lib.beyond import channel, promise
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench.pairs import Pairs, draw
@@ -101,13 +101,13 @@ def solved(
     return Watermark(wm.weight, sigma, wm.rank_dropped, wm.side)
 
 
-def solved_for_key(lm: models.LM, wm: Watermark, edited: float = 0.0) -> Watermark:
+def solved_for_key(lm: models.LM, wm: Watermark, exchanged: float = 0.0) -> Watermark:
     """Return ``wm`` with the σ at which the median predicted ψ of plain text is ``KEY_PSI``.
 
     The model writes the plain texts at ``KEY_TEMPERATURE``, with ``KEY_TOKENS`` tokens each; for a
     shorter context the wanted ψ is scaled by the square root of the length. The texts are tested as
     ``detect`` tests a copied text: with an unknown prompt, and along the direction that allows for
-    a share ``edited`` of exchanged tokens.
+    a share ``exchanged`` of its tokens.
 
     The prompts come from the model's default kind of text. If this kind reserves a pilot, the
     prompts come from the pilot, which no measurement uses.
@@ -120,9 +120,10 @@ def solved_for_key(lm: models.LM, wm: Watermark, edited: float = 0.0) -> Waterma
 
     unknown = lm.unknown_prompt()
     tested = lm.model, [unknown] * len(plain), plain, replace(wm, sigma=1.0)
-    norms = [gradient.norm for gradient in score.gradients(*tested, edited=edited)]
+    weigh = channel.weights(lm.model, exchanged)
+    norms = [gradient.norm for gradient in score.gradients(*tested, token_weights=weigh)]
     sampled = promise.Sampled(temperature=KEY_TEMPERATURE)
-    promised = promise.table(*tested, edited=edited, sampled=sampled, unknown_prompt=unknown)
+    promised = promise.table(*tested, token_weights=weigh, sampled=sampled, unknown_prompt=unknown)
     psi_per_sigma = np.median(promise.mean_psi(promised["information"], norms, 1.0))
     wanted = KEY_PSI * (n_tokens / KEY_TOKENS) ** 0.5
     return replace(wm, sigma=float(wanted / psi_per_sigma))

@@ -34,6 +34,7 @@ from transformers import (
 
 from gaussmark_experiments.kgw_baseline import continued, stock_generate
 from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats, texts
+from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.release import attacks, provenance
 from gaussmark_lib.beyond.release import served as engine
 from gaussmark_lib.beyond.schemes import GaussMark
@@ -119,13 +120,14 @@ def measured(
     """Each attack on each release, whose key is ``pairs.keys[release]``: one row per text, with
     ``attack, family, release``.
 
-    Of texts: ``psi``, ``removed`` (ψ of the release's text, less that), ``sharper`` (by ``edited``)
-    and ``wrong`` (ψ under another key); ``foretold`` of a plain text after the same
-    prompt; ``nats``, by which each token of the human text after it is less likely than under the
-    release. Of the checkpoint, on each of its rows: ``psi_w, share`` (s), and ``change``,
-    ‖θ′ − θ − ξ‖/‖ξ‖.
+    Of texts: ``psi``, ``removed`` (ψ of the release's text, less that), ``sharper`` (by
+    ``channel`` for a share ``edited``) and ``wrong`` (ψ under another key); ``foretold`` of a plain
+    text after the same prompt; ``nats``, by which each token of the human text after it is less
+    likely than under the release. Of the checkpoint, on each of its rows: ``psi_w, share`` (s), and
+    ``change``, ‖θ′ − θ − ξ‖/‖ξ‖.
     """
     tables, placed, written = [], wm.on(lm.model), 0.0
+    weighings = [channel.weights(lm.model, 0.0), channel.weights(lm.model, edited)]
     plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed, **sampling)
     for r, rows in enumerate(np.array_split(np.arange(pairs.n), n_releases)):
         x, y, own = ([texts[i] for i in rows] for texts in (pairs.prompts, plain, human))
@@ -137,7 +139,7 @@ def measured(
         for name, (family, attack) in made.items():
             suspect = attack(release)
             texts = generate.sample(suspect, x, n_tokens, seed=seed + 1 + r, **sampling)
-            each = [*gradients.gradients(lm.model, x, texts, wm, edited=(0.0, edited))]
+            each = [*gradients.gradients(lm.model, x, texts, wm, token_weights=weighings)]
             psi = score.psi(each, placed, keys)
             psi = psi[np.argsort([one.text for one in each], kind="stable")]
             delta = provenance.directions(placed, suspect)[0] * wm.sigma

@@ -19,6 +19,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from gaussmark_lib import generate, gradients, models, perturb, score, stats
+from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.attacks import askers, learning
 from gaussmark_lib.beyond.joint import Public, public
 from gaussmark_lib.perturb import Key, Watermark
@@ -103,11 +104,12 @@ def attacked(
     that expects a tenth of the tokens to be edited; ``nats`` of price; and the ``prompt``.
     """
     texts, nats = learning.written(lm.model, prompts, wm, noise, n_tokens, seed=seed)
-    found = np.array(
-        [score.score(lm.model, prompts, texts, wm, keys, edited=f)["psi"] for f in (0, 0.1)]
-    ).reshape(2, len(texts), -1)
-    psi, sharper = found[..., :-1].mean(2)
-    columns = {"psi": psi, "sharper": sharper, "wrong": found[0, :, -1], "nats": nats}
+    weighings = [channel.weights(lm.model, exchanged) for exchanged in (0.0, 0.1)]
+    scores = score.score(lm.model, prompts, texts, wm, keys, token_weights=weighings)
+    # (texts, weighings, keys)
+    found = scores["psi"].to_numpy().reshape(len(texts), len(weighings), len(keys))
+    psi, sharper = found[..., :-1].mean(2).T
+    columns = {"psi": psi, "sharper": sharper, "wrong": found[:, 0, -1], "nats": nats}
     return pd.DataFrame(columns | {"prompt": range(len(prompts))})
 
 

@@ -20,7 +20,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from scipy.stats import binom, multivariate_normal, norm
 
-from gaussmark_lib import generate, models, perturb, score, stats, texts, tokens
+from gaussmark_lib import generate, models, perturb, score, stats, texts
 from gaussmark_lib.gradients import of_pairs
 from gaussmark_lib.workbench.pairs import passages
 from gaussmark_lib.workbench.plots import style
@@ -166,7 +166,9 @@ def trap(
     text rises above it.
     """
     right = score.score(lm.model, *cut, wm, keys, paired=True, dtype=dtype).assign(at=AT_THETA)
-    pairs, placed, wrong = tokens.checked_pairs(lm.model, *cut), wm.on(lm.model), []
+    placed = wm.on(lm.model)
+    pairs = placed.reader.pairs(*cut)
+    wrong = []
     for text, key in enumerate(keys):
         with perturb.watermarked(lm.model, wm, key):
             [gradient] = of_pairs(placed, {0: pairs[text]}, dtype=dtype, perturbed=True)

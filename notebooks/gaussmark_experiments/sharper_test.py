@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 from gaussmark_experiments.layer_sigma_sweep import matrix_kind
 from gaussmark_experiments.robustness import UNEDITED, unedited
 from gaussmark_lib import divergence, generate, gradients, likelihood, models, perturb, score, stats
-from gaussmark_lib.beyond import channel
+from gaussmark_lib.beyond import channel, largest
 from gaussmark_lib.beyond.attacks import learning
 from gaussmark_lib.beyond.schemes import GaussMark, OutputBiases, biases
 from gaussmark_lib.corrupt import Change
@@ -118,29 +118,27 @@ def after_edits(
     of each fraction, and the sharper one of what ``channel.cleaned`` leaves of it: ``test, edit``
     (as :func:`named_edit` has it), ``pair, kind, psi, p_value``.
     """
-    rows, settings = [], {"edited": (0.0, edited), "dtype": dtype}
+    sharper_weights = channel.weights(lm.model, edited)
+    weighings = [channel.weights(lm.model, 0.0), sharper_weights]
+    rows = []
     edits = {
         named_edit(name, f): (change, f) for f in fractions for name, change in changes.items()
     }
     for edit, (change, f) in {UNEDITED: (unedited, 0.0), **edits}.items():
         x, y = change(pairs.prompts, texts, f, seed)
-        each = gradients.gradients(lm.model, x, y, wm, **settings)
-        for plain, sharper in in_lists(each, 2):
-            cosine = plain.cosine(sharper)
-            K = [[1.0, cosine], [cosine, 1.0]]
-            two = _psi(lm, pairs, wm, [plain, sharper])
-            for kind, psi in zip((OWN, WRONG), two, strict=True):
-                larger = stats.log_p_of_max(psi.max(), K)
-                psis = [*psi, stats.psi_of_log_p(larger)]
-                p_values = [*norm.sf(psi), np.exp(larger)]
+        each = gradients.gradients(lm.model, x, y, wm, token_weights=weighings, dtype=dtype)
+        for both in in_lists(each, 2):
+            for kind, psi in zip((OWN, WRONG), _psi(lm, pairs, wm, both), strict=True):
+                psis = [*psi, largest.psi_of_largest(both, psi)]
                 rows += [
-                    (test, edit, plain.text, kind, *numbers)
-                    for test, *numbers in zip(TESTS, psis, p_values, strict=True)
+                    (test, edit, both[0].text, kind, psi_of_test, norm.sf(psi_of_test))
+                    for test, psi_of_test in zip(TESTS, psis, strict=True)
                 ]
         y = channel.cleaned(lm.model, x, y, edited)
-        for one in gradients.gradients(lm.model, x, y, wm, edited=edited, dtype=dtype):
-            for kind, [psi] in zip((OWN, WRONG), _psi(lm, pairs, wm, [one]), strict=True):
-                rows.append((CLEANED, edit, one.text, kind, psi, norm.sf(psi)))
+        each = gradients.gradients(lm.model, x, y, wm, token_weights=sharper_weights, dtype=dtype)
+        for gradient in each:
+            for kind, [psi] in zip((OWN, WRONG), _psi(lm, pairs, wm, [gradient]), strict=True):
+                rows.append((CLEANED, edit, gradient.text, kind, psi, norm.sf(psi)))
     return pd.DataFrame(rows, columns=["test", "edit", "pair", "kind", "psi", "p_value"])
 
 

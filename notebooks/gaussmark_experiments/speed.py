@@ -29,7 +29,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, models, perturb, stats, tokens
-from gaussmark_lib.engine import arithmetic
+from gaussmark_lib.engine import arithmetic, blocks
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench.plots.panels import panels
@@ -141,10 +141,11 @@ def plain_loop(
     """The simplest ψ, the reference of all ratios: one text at a time, autograd on the weight, in
     the model's own dtype.
     """
-    linear = wm.on(model).linear
+    placed = wm.on(model)
+    linear = placed.linear
     psi = []
     for prompt, y in zip(prompts, responses, strict=True):
-        x = tokens.checked_prompt(model, prompt)
+        x = placed.reader.prompt(prompt)
         ids = torch.tensor([[*x, *y]], device=model.device)
         logits = model(input_ids=ids, use_cache=False).logits[0, len(x) - 1 : -1]
         log_p = logits.log_softmax(-1).gather(-1, ids[0, len(x) :, None]).sum()
@@ -167,11 +168,12 @@ def forward_only(
     """One forward pass over the same texts in the same batches, and nothing else: the floor below
     which no scoring can go.
     """
-    pairs = list(zip([tokens.checked_prompt(model, x) for x in prompts], responses, strict=True))
+    reader = tokens.Reader(model)
+    pairs = list(zip([reader.prompt(x) for x in prompts], responses, strict=True))
     with arithmetic.computing_in(model, arithmetic.arithmetic(model, dtype)):
         for start in range(0, len(pairs), batch_size):
             texts = [[*x, *y] for x, y in pairs[start : start + batch_size]]
-            ids, mask = tokens.pad(texts, "right", model.device)
+            ids, mask = blocks.padded(texts, "right", model.device)
             model(input_ids=ids, attention_mask=mask, use_cache=False)
 
 

@@ -1,18 +1,18 @@
 """The edit channel against its formula, token by token, and the slope of its log-likelihood; and
-the level over keys of every direction and of the largest.
+what takes its weights.
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_models
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, norm
 
-from gaussmark_lib import errors, evidence, models, perturb, score
+from gaussmark_lib import errors, evidence, perturb, score
 from gaussmark_lib.beyond import channel, joint, tracing
-from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.perturb import Key
 
 RNG = np.random.default_rng(8)
 PROMPTS, RESPONSES = tiny_models.random_ids(RNG, 4, 2, 5), tiny_models.random_ids(RNG, 9, 7, 12)
@@ -69,17 +69,17 @@ def test_the_direction_is_the_slope_of_the_channels_log_likelihood():
             before = torch.cat([torch.ones(1), (p / mixture).detach()[:-1]])
             total = (before * mixture.log()).sum()
         [expected] = torch.autograd.grad(total, parameter)
-        [found] = score.gradients(model, [x], [y], wm, edited=f, q=q)
+        [found] = score.gradients(model, [x], [y], wm, token_weights=channel.weights(model, f, q))
         oriented = wm.on(model).linear.oriented(expected)
         torch.testing.assert_close(found.G, oriented, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
-def test_edited_weighs_tokens_of_each_beginning_by_what_it_alone_says(architecture):
+def test_it_weighs_tokens_of_each_beginning_by_what_it_alone_says(architecture):
     model, wm = tiny_models.marked(architecture, torch.float64)
     log_q = channel.log_frequencies(model, None)
-    settings = {"lengths": [5, 9], "batch_size": 2}
-    found = score.score(model, PROMPTS, RESPONSES, wm, KEYS, edited=0.3, **settings)
+    settings = {"token_weights": channel.weights(model, 0.3), "lengths": [5, 9], "batch_size": 2}
+    found = score.score(model, PROMPTS, RESPONSES, wm, KEYS, **settings)
     for (text, n), rows in found.groupby(["text", "n_tokens"]):
         x, y = PROMPTS[text], RESPONSES[text][:n]
         log_p = evidence.per_token(model, x, y, wm, KEYS[0])["log_p"].to_numpy()
@@ -102,62 +102,58 @@ def test_inserted_tokens_are_left_out_and_replaced_ones_are_not():
 def test_all_that_is_linear_in_the_noise_takes_it():
     model, wm = tiny_models.marked(dtype=torch.float64)
     texts = model, PROMPTS, RESPONSES, wm
-    psi = score.score(*texts, KEYS, edited=0.2)["psi"].to_numpy().reshape(3, 3)
+    weights = channel.weights(model, 0.2)
+    psi = score.score(*texts, KEYS, token_weights=weights)["psi"].to_numpy().reshape(3, 3)
     assert np.abs(psi - score.score(*texts, KEYS)["psi"].to_numpy().reshape(3, 3)).max() > 0.1
-    tokens = evidence.per_token(model, PROMPTS[1], RESPONSES[1], wm, KEYS[0], edited=0.2)
+    one = PROMPTS[1], RESPONSES[1], wm, KEYS[0]
+    tokens = evidence.per_token(model, *one, token_weights=weights)
     assert tokens["evidence"].sum() == pytest.approx(psi[1, 0], rel=1e-6)
-    stream = joint.sequence(*texts, KEYS[:1], edited=0.2)
+    stream = joint.sequence(*texts, KEYS[:1], token_weights=weights)
     assert stream["psi"].to_numpy() == pytest.approx(psi[:, 0], rel=1e-4)
-    alone = tracing.author(model, PROMPTS[:1], RESPONSES[:1], wm, KEYS, edited=0.2)
+    alone = tracing.author(model, PROMPTS[:1], RESPONSES[:1], wm, KEYS, token_weights=weights)
     assert alone["psi"].to_numpy() == pytest.approx(psi[0], rel=1e-6)
     book = tracing.Codebook(Key.from_seed(1), 5, n_base=4)
-    user = tracing.attribute(*texts, book, edited=0.2)
+    user = tracing.attribute(*texts, book, token_weights=weights)
     keys = [book.key(int(u)) for u in user["user"]]
-    own = score.score(*texts, keys, paired=True, edited=0.2)["psi"]
+    own = score.score(*texts, keys, paired=True, token_weights=weights)["psi"]
     assert user["psi"].to_numpy() == pytest.approx(own.to_numpy(), rel=1e-4)
 
 
-def test_several_directions_give_one_exact_p_value():
-    """Over 10,000 keys, against the exact 99% interval of each level, Bonferroni over nine."""
+def test_no_share_is_the_papers_test():
     model, wm = tiny_models.marked()
-    n, shares = 10_000, (0.0, 0.4, (0.0, 0.4))
-    keys = [Key.from_seed(i) for i in range(n)]
-    xis = perturb.noises(model, wm, keys)
-    for edited in shares:
-        found = score.score(model, PROMPTS[2:], RESPONSES[2:], wm, keys, edited=edited, xis=xis)
-        for level in (0.05, 0.01, 0.001):
-            alarms = (found["p_value"] <= level).sum()
-            tails = binom.cdf(alarms, n, level), binom.sf(alarms - 1, n, level)
-            assert min(tails) > 0.01 / 2 / 9, (edited, level, alarms)
+    texts = model, PROMPTS, RESPONSES, wm, KEYS
+    none = score.score(*texts, token_weights=channel.weights(model, 0.0))
+    pd.testing.assert_frame_equal(none, score.score(*texts))
 
 
-def test_the_largest_is_near_the_better_of_both():
+@pytest.mark.parametrize(("shares", "n_backward"), [([0.1], 1), ([0.0, 0.1, 0.3], 3)])
+def test_it_costs_no_forward_pass_of_its_own(monkeypatch, shares, n_backward):
     model, wm = tiny_models.marked()
-    texts = model, PROMPTS, RESPONSES, wm
-    alone = [score.score(*texts, KEYS, edited=f) for f in (0.0, 0.4)]
-    best = np.maximum(*[table["psi"].to_numpy() for table in alone])
-    for paired in (False, True):
-        both = score.score(*texts, KEYS, edited=(0.0, 0.4), paired=paired)
-        top = best.reshape(3, 3).diagonal() if paired else best
-        assert (both["psi"] < top + 1e-5).all(), "a maximum is less telling than one ψ alone"
-        assert (both["p_value"] < 2 * norm.sf(top) + 1e-6).all(), "and at most half as telling"
+    passes = []
+    model.register_forward_hook(lambda *_: passes.append("forward"))
+    backward = torch.autograd.grad
+
+    def counted(*args, **kwargs):
+        passes.append("backward")
+        return backward(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "grad", counted)
+    weights = [channel.weights(model, share) for share in shares]
+    score.score(model, PROMPTS, RESPONSES, wm, KEYS, token_weights=weights)
+    assert passes == ["forward", *["backward"] * n_backward]
 
 
-def test_the_shortest_texts_of_the_embedded_model_have_a_largest():
-    """Their gradients' sums are the least even: a norm in float32 is off by 2e-5."""
-    model = models.load("doclm").model
-    wm = Watermark(models.default_weight(model), 0.1)
-    texts = [[10 + i, 300 - i] for i in range(20)]
-    found = score.score(model, [[]] * 20, texts, wm, KEYS, edited=(0, 0.1))
-    assert found["psi"].notna().all()
-
-
-def test_a_text_that_fails_is_recorded_with_every_direction():
-    model, wm = tiny_models.marked()
-    found = score.score(
-        model, [[1], [1]], [[3, 4], []], wm, KEYS[:1], edited=(0, 0.1), on_error="record"
-    )
-    assert found["psi"].notna().tolist() == [True, False]
+def test_several_weighings_are_those_of_several_calls():
+    """One after the other of each text and length."""
+    model, wm = tiny_models.marked("llama", torch.float64)
+    texts = model, PROMPTS, RESPONSES, wm, KEYS
+    weighings = [None, channel.weights(model, 0.4)]
+    settings = {"lengths": [5, 9], "batch_size": 2}
+    both = score.score(*texts, token_weights=weighings, **settings)
+    psi = both["psi"].to_numpy().reshape(-1, 2, len(KEYS))  # (text × length, weighing, key)
+    for i, weigh in enumerate(weighings):
+        alone = score.score(*texts, token_weights=weigh, **settings)["psi"].to_numpy()
+        assert psi[:, i].flatten() == pytest.approx(alone, rel=1e-9)
 
 
 def test_q_comes_with_the_model_and_else_from_zipf():
@@ -173,33 +169,39 @@ def test_q_comes_with_the_model_and_else_from_zipf():
 
 def test_a_key_names_the_share_that_its_texts_are_tested_with(tmp_path):
     model, wm = tiny_models.marked()
-    bound = perturb.bind(model, wm, KEYS[0], edited=0.1)
-    assert Key.load(bound.save(tmp_path / "my.key")).binding.edited == 0.1
-    assert perturb.bind(model, wm, KEYS[0]).binding.edited == 0.0
+    bound = perturb.bind(model, wm, KEYS[0])
+    assert bound.binding.edited == 0.0
+    allowing = channel.allowing(bound, 0.1)
+    assert Key.load(allowing.save(tmp_path / "my.key")).binding.edited == 0.1
+    assert bound.binding.edited == 0.0, "the key that was given is unchanged"
 
 
 @pytest.mark.usefixtures("wrong_types")
-@pytest.mark.parametrize("edited", [1, 1.0, -0.1, np.nan, "0.1", None, [], (0.1, 0.1), True])
-def test_refuses_what_is_no_share(edited):
+@pytest.mark.parametrize("share", [1, 1.0, -0.1, np.nan, "0.1", None, [], (0.1, 0.2), True])
+def test_refuses_what_is_no_share(share):
     model, wm = tiny_models.marked()
-    with pytest.raises(errors.InvalidTextError, match="edited: expected"):
-        score.score(model, PROMPTS, RESPONSES, wm, KEYS, edited=edited)
+    with pytest.raises(errors.InvalidTextError, match="exchanged: expected a share"):
+        channel.weights(model, share)
+    with pytest.raises(errors.InvalidTextError, match="exchanged: expected a share"):
+        channel.allowing(perturb.bind(model, wm, KEYS[0]), share)
 
 
 @pytest.mark.usefixtures("wrong_types")
 @pytest.mark.parametrize("call", [joint.sequence, tracing.author])
 def test_where_texts_meet_there_is_one_direction(call):
     model, wm = tiny_models.marked()
-    with pytest.raises(errors.InvalidTextError, match="edited: expected"):
-        call(model, PROMPTS, RESPONSES, wm, KEYS, edited=(0, 0.1))
+    weights = channel.weights(model)
+    for several in ([weights, weights], [[1.0] * len(y) for y in RESPONSES]):
+        with pytest.raises(errors.InvalidTextError, match="token_weights: expected one function"):
+            call(model, PROMPTS, RESPONSES, wm, KEYS, token_weights=several)
 
 
 @pytest.mark.usefixtures("wrong_types")
 @pytest.mark.parametrize("q", [[0.5, 0.5], 0.1, [], np.nan, "frequent"])
 def test_refuses_frequencies_of_another_vocabulary(q):
-    model, wm = tiny_models.marked()
+    model = tiny_models.build()
     with pytest.raises(errors.InvalidTextError, match="q: expected 97 positive numbers"):
-        score.score(model, PROMPTS, RESPONSES, wm, KEYS, edited=0.1, q=q)
+        channel.weights(model, 0.1, q)
     for wrong in (0.0, -1.0, np.inf, np.nan):
         with pytest.raises(errors.InvalidTextError, match="q: expected 97 positive numbers"):
-            score.score(model, PROMPTS, RESPONSES, wm, KEYS, q=[wrong] + [1.0] * 96)
+            channel.weights(model, 0.0, [wrong] + [1.0] * 96)

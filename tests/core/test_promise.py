@@ -55,7 +55,9 @@ def test_information_is_the_fisher_information_at_the_temperature(monkeypatch, t
     fresh, draws = np.random.default_rng(0), []
     monkeypatch.setattr(promise.np.random, "default_rng", lambda *_: fresh)
     for _ in range(600):
-        found = promise.table(model, [x], [y], wm, edited=edited, sampled=sampled)
+        found = promise.table(
+            model, [x], [y], wm, token_weights=channel.weights(model, edited), sampled=sampled
+        )
         draws.append(found["information"].item())
     error = np.std(draws) / np.sqrt(len(draws))
     assert abs(np.mean(draws) - wanted) < 3.3 * error
@@ -167,7 +169,7 @@ def test_a_score_costs_as_many_passes_as_before(monkeypatch):
 def test_an_unknown_prompt_promises_less_and_has_its_temperature_from_the_second_half():
     """Only of the texts after what stands in for it."""
     model, wm = tiny_models.marked()
-    start = tokens.start(model)
+    start = tokens.Reader(model).start
     [hot] = tiny_models.random_ids(RNG, 20)
     cold = generate.sample(model, [[*start, *hot]], 30, temperature=0.2)[0]
     text = [*hot, *cold]

@@ -9,7 +9,7 @@ import tiny_models
 import torch
 from scipy.stats import norm
 
-from gaussmark_lib import generate, perturb, score
+from gaussmark_lib import generate, likelihood, perturb, score
 from gaussmark_lib.engine import blocks
 from gaussmark_lib.errors import (
     DegenerateScoreError,
@@ -251,6 +251,26 @@ def test_token_weights_weigh_each_tokens_log_probability():
     np.testing.assert_allclose(plain, ones, rtol=1e-9)
     with pytest.raises(InvalidTextError, match="2 numbers for response 1, got 1"):
         score.score(model, prompts, responses, wm, KEYS, token_weights=[[1, 1, 1], [1]])
+    with pytest.raises(InvalidTextError, match="2 numbers for response 1"):
+        list(score.gradients(model, prompts, responses, wm, token_weights=lambda *_: np.ones(4)))
+
+
+def test_a_function_weighs_tokens_by_their_ids_and_log_p():
+    """As the numbers do that it gives, also where texts of one batch differ in length."""
+    model, wm = tiny_models.marked("llama", torch.float64)
+    prompts, responses = texts()
+    log_p = likelihood.per_token(model, prompts, responses)
+
+    def weigh(ids, log_p):
+        return np.exp(log_p) + np.array(ids) % 3
+
+    fixed = [weigh(ids, of_text).tolist() for ids, of_text in zip(responses, log_p, strict=True)]
+    by_function, by_numbers = (
+        score.score(model, prompts, responses, wm, KEYS, token_weights=w) for w in (weigh, fixed)
+    )
+    np.testing.assert_allclose(by_function["psi"], by_numbers["psi"], rtol=1e-9)
+    plain = score.score(model, prompts, responses, wm, KEYS)
+    assert np.abs(by_function["psi"] - plain["psi"]).max() > 0.1
 
 
 def test_paired_is_the_diagonal(monkeypatch):

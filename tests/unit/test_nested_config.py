@@ -58,7 +58,7 @@ def lm() -> models.LM:
 
 def test_its_context_and_its_start_token_are_those_of_its_language_part(lm):
     assert tokens.config(lm.model).max_position_embeddings == CONTEXT
-    assert tokens.checked_prompt(lm.model, []) == [1]
+    assert tokens.Reader(lm.model).prompt([]) == [1]
     with pytest.raises(InvalidTextError, match=f"at most {CONTEXT} tokens"):
         generate.sample(lm.model, X, CONTEXT)
 

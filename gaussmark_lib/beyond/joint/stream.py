@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from gaussmark_lib import gradients, perturb, score, tokens
+from gaussmark_lib import gradients, perturb, score
 from gaussmark_lib.beyond.joint import directions
 from gaussmark_lib.beyond.joint.memory import GIVEN, Answer
 from gaussmark_lib.beyond.joint.state import State
@@ -37,7 +37,7 @@ from gaussmark_lib.errors import (
     require_int,
     require_one_of,
 )
-from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.gradients import TextGradient, Weigh, require_one
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark
@@ -64,7 +64,7 @@ def sequence(
     share: float = 0.1,
     state: State | None = None,
     given: tuple[Texts, Texts] | None = None,
-    edited: float = 0.0,
+    token_weights: Weigh | None = None,
     dtype: str | torch.dtype | None = None,
     batch_size: int = 1,
     on_error: str = "raise",
@@ -73,8 +73,9 @@ def sequence(
     false alarms of any texts are binomial.
 
     Args:
-        model, prompts, responses, wm, keys, edited, dtype, batch_size, on_error: as
-            ``score.score``, with one ``edited``; the texts in the order in which they came.
+        model, prompts, responses, wm, keys, token_weights, dtype, batch_size, on_error: as
+            ``score.score``, with one function as ``token_weights``; the texts in the order in which
+            they came.
         share: π, the share of marked texts that the running evidence bets on.
         state: what was asked before. **It is extended**; without one, the stream begins here and is
             forgotten. A stream that is cut and resumed differs by rounding alone.
@@ -97,15 +98,15 @@ def sequence(
     require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
     wm, keys = perturb.ready(model, wm, keys)
     failed: dict[int, GaussMarkError] | None = {} if on_error == "record" else None
-    pairs = tokens.checked_pairs(model, prompts, responses, failed)
+    pairs = wm.reader.pairs(prompts, responses, failed)
     state = State() if state is None else state
     memory = state.use(wm, keys)
     settings = {
-        "edited": [edited],
+        "token_weights": require_one(token_weights),
         "dtype": dtype,
         "batch_size": require_int(batch_size, "batch_size"),
     }
-    references = tokens.checked_pairs(model, *given) if given else {}
+    references = wm.reader.pairs(*given) if given else {}
     for gradient, psi in _statistics(references, wm, keys, settings, None):
         memory.ask(directions.kept(gradient), psi, GIVEN)
     ids, rows = [key.key_id for key in keys], []

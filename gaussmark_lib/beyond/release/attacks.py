@@ -183,7 +183,7 @@ def fine_tuned(
     Raises:
         InvalidTextError: a text too short, or none.
     """
-    texts = tokens.checked_texts(model, texts, "text")
+    texts = tokens.Reader(model).texts(texts, "text")
     if not texts or min(map(len, texts)) < 2:
         shortest = min(map(len, texts), default=0)
         raise InvalidTextError(f"texts: expected at least two tokens in each, got {shortest}")
@@ -297,7 +297,7 @@ def _input_norms(
     ]
     try:
         with evaluating(model):
-            for ids in tokens.checked_texts(model, texts, "text"):
+            for ids in tokens.Reader(model).texts(texts, "text"):
                 model(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
     finally:
         for hook in hooks:

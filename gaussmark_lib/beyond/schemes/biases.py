@@ -62,8 +62,9 @@ def slopes(
     model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 16
 ) -> list[Float[np.ndarray, " vocabulary"]]:
     """u = Σ_t (onehot(y_t) − p_t) of each text, by the base model, float64."""
+    pairs = list(tokens.Reader(model).pairs(prompts, responses).values())
     perturb.refuse_perturbed(model)
-    pairs, found = list(tokens.checked_pairs(model, prompts, responses).values()), []
+    found = []
     for rows, _ in generate.in_batches(model, len(pairs), batch_size, None):
         inputs, is_token = divergence.laid_out(model, pairs[rows])
         p = wide(divergence.logits(model, inputs, is_token.shape[1])).softmax(-1).double()

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from transformers import PreTrainedModel
 
 from gaussmark_lib import score
+from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.token_level import divergence as token_divergence
 from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.errors import InvalidWatermarkError
@@ -41,8 +42,16 @@ class GaussMark(Scheme):
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
         keys = self.key_of_each(len(responses), keys)
-        settings = {"dtype": self.dtype, "edited": self.edited, "paired": True}
-        table = score.score(model, prompts, responses, self.wm, keys, **settings)
+        table = score.score(
+            model,
+            prompts,
+            responses,
+            self.wm,
+            keys,
+            paired=True,
+            token_weights=channel.weights(model, self.edited),
+            dtype=self.dtype,
+        )
         return table.rename(columns={"psi": "statistic"})
 
 

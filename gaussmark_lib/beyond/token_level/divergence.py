@@ -34,7 +34,7 @@ def per_text(
     All texts are one batch. The layer's input at a position does not depend on any noise, and its
     output changes the prediction of that position alone: ξ_k·a_k is added there.
     """
-    pairs = list(tokens.checked_pairs(model, prompts, responses).values())
+    pairs = list(tokens.Reader(model).pairs(prompts, responses).values())
     wm = token_keys.ready(model, wm, keys, len(pairs))
     inputs, is_token = divergence.laid_out(model, pairs)
     shape, n_tokens = inputs["input_ids"].shape, is_token.shape[1]

@@ -143,7 +143,7 @@ def per_token(
     A token that is certain has no gradient: its ``gamma`` is −∞, never a hit, which keeps the
     level.
     """
-    pairs = list(tokens.checked_pairs(model, prompts, responses).values())
+    pairs = list(tokens.Reader(model).pairs(prompts, responses).values())
     wm = ready(model, wm, keys, len(pairs))
     factors = [gradients.factors(model, wm.linear, *pair) for pair in pairs]
     a, g = (pad_sequence(parts, batch_first=True) for parts in zip(*factors, strict=True))

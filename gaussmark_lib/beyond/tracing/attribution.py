@@ -33,6 +33,7 @@ from gaussmark_lib.beyond.tracing.authors import summed
 from gaussmark_lib.beyond.tracing.codebook import Codebook
 from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.gradients import Weigh, require_one
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark
 
@@ -52,7 +53,7 @@ def attribute(
     book: Codebook,
     *,
     together: bool = False,
-    edited: float = 0.0,
+    token_weights: Weigh | None = None,
     **settings,
 ) -> pd.DataFrame:
     """The user that each text leans to most, with the chance of such a lean among all users.
@@ -63,8 +64,8 @@ def attribute(
     Args:
         together: all texts are one author's, and are tested as one by their summed gradient
             (``tracing.author``).
-        edited: as in ``score.score``, one number.
-        settings: ``q, lengths, dtype, batch_size`` of ``score.score``.
+        token_weights: as in ``score.score``, one function.
+        settings: ``lengths, dtype, batch_size`` of ``score.score``.
 
     Returns:
         One row per text (and length): ``text``, ``user``, their ``psi``, ``p_family`` (exact over
@@ -77,7 +78,8 @@ def attribute(
         book.key(0).check(wm)
     if together and settings.get("lengths") is not None:
         raise InvalidTextError("lengths: expected none with together=True, got some")
-    gradients = score.gradients(model, prompts, responses, wm, edited=[edited], **settings)
+    weigh = require_one(token_weights)
+    gradients = score.gradients(model, prompts, responses, wm, token_weights=weigh, **settings)
     if together:
         gradients = [summed(gradients)]
     n_held = max(1, HELD // (8 * wm.linear.parameter.numel()))  # units, and once more their stack

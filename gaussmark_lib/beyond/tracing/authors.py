@@ -15,11 +15,12 @@ once. Which tokens stand before it changes the power only.
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
+import torch
 from transformers import PreTrainedModel
 
 from gaussmark_lib import perturb, score, tokens
 from gaussmark_lib.errors import InvalidTextError
-from gaussmark_lib.gradients import TextGradient, of_pairs
+from gaussmark_lib.gradients import TextGradient, Weigh, of_pairs, require_one
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Ids, Texts
 from gaussmark_lib.weights import Watermark
@@ -35,24 +36,26 @@ def author(
     wm: Watermark,
     keys: Sequence[Key],
     *,
-    edited: float = 0.0,
-    **settings,
+    token_weights: Weigh | None = None,
+    dtype: str | torch.dtype | None = None,
+    batch_size: int = 8,
 ) -> pd.DataFrame:
     """Tests all texts together against each key; arguments and errors are those of ``score.score``,
-    ``settings`` its ``q, token_weights, dtype, batch_size``.
+    with one function as ``token_weights``.
 
     Returns:
         One row per key: ``n_texts`` and ``score.score``'s columns but ``text``; ``grad_norm``,
         ``log_lik`` and ``n_tokens`` are of all texts together.
     """
     wm, keys = perturb.ready(model, wm, keys)
-    pairs = tokens.checked_pairs(model, prompts, responses)
-    gradients = list(of_pairs(wm, pairs, edited=[edited], **settings))
+    pairs = wm.reader.pairs(prompts, responses)
+    weigh = require_one(token_weights)
+    gradients = of_pairs(wm, pairs, token_weights=weigh, dtype=dtype, batch_size=batch_size)
     total = summed(gradients)
     tested = [(total, score.psi([total], wm, keys)[0])]
     rows = score.table(tested, [[key.key_id for key in keys]])
     rows = rows.drop(columns="text")
-    rows.insert(0, "n_texts", len(gradients))
+    rows.insert(0, "n_texts", len(pairs))
     return rows
 
 
@@ -78,12 +81,12 @@ def windows(
         InvalidTextError: no token to score, ids that the model does not have, or a prompt that
             leaves no room for a token.
     """
-    before = tokens.checked_prompt(model, prompt, n=1)
-    [rest] = tokens.checked_texts(model, [response], "text")
+    reader = tokens.Reader(model)
+    before = reader.prompt(prompt, n=1)
+    rest = reader.ids(response, "text 0")
     if not rest:
         raise InvalidTextError("expected at least one token to score, got none")
-    context = tokens.context(model)
-    context = context or len(before) + len(rest)
+    context = reader.context or len(before) + len(rest)
     prompts, responses = [], []
     while rest:
         n = context - len(before)

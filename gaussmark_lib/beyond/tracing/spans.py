@@ -29,7 +29,7 @@ from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import perturb, tokens
+from gaussmark_lib import perturb
 from gaussmark_lib.beyond.joint.directions import inner
 from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.gradients import of_pairs
@@ -75,7 +75,7 @@ def scan(
     """
     wm, keys = perturb.ready(model, wm, keys)
     rows: list[dict] = []
-    for text, pair in tokens.checked_pairs(model, prompts, responses).items():
+    for text, pair in wm.reader.pairs(prompts, responses).items():
         ends = [*range(block, len(pair[1]), block), len(pair[1])]
         least = math.ceil((shortest or block) / block)
         most = math.ceil(longest / block) if longest else None

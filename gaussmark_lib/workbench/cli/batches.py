@@ -88,7 +88,8 @@ class Scoring:
                 f"--key: expected keys for one share of exchanged tokens, got {sorted(shares)}; say"
                 " --edited SHARE"
             )
-        [self.edited] = channel.fractions([*shares])
+        [exchanged] = shares
+        self.edited = channel.share(exchanged, "--edited")
         self.sigma = self.keys[0].binding.sigma_carried or self.wm.sigma
         self.book = codebook_of(self.codebook, self.keys[0]) if self.codebook is not None else None
         self.state = None
@@ -97,6 +98,7 @@ class Scoring:
             self.state = joint.State.load(self.state_file) if is_old else joint.State()
         tokens.check_text(self.prompt, "prompt")
         self.lm = models.load(self.model)
+        self.token_weights = channel.weights(self.lm.model, self.edited)
         self.assumed = {"model": self.lm.title, "weight": self.wm.weight, "edited": self.edited}
         self.asked = [
             checkpoints.digest(self.lm.model),
@@ -162,7 +164,7 @@ class Scoring:
         ids = self.lm.encode(item.valid())
         if not self.state:
             return windows(self.lm.model, before, ids)
-        [(before, ids)] = tokens.checked_pairs(self.lm.model, [before], [ids]).values()
+        [(before, ids)] = tokens.Reader(self.lm.model).pairs([before], [ids]).values()
         return [before], [ids]  # a stream's law is that of uncut texts
 
     def _scored(self, encoded: Mapping[int, Windows]) -> list[list[Row]]:
@@ -184,12 +186,12 @@ class Scoring:
                 share=self.share,
                 state=self.state,
                 given=given,
-                edited=self.edited,
+                token_weights=self.token_weights,
                 on_error="record",
             )
         else:
             keys = self._keys_and_control()
-            table = score.score(*texts, keys, edited=self.edited, on_error="record")
+            table = score.score(*texts, keys, token_weights=self.token_weights, on_error="record")
         if self.promises:
             table = table.merge(self._promised(prompts, responses), on="text")
         return [self._rows(of_text) for _, of_text in table.groupby("text")]
@@ -201,7 +203,7 @@ class Scoring:
             prompts,
             responses,
             self.wm,
-            edited=self.edited,
+            token_weights=self.token_weights,
             unknown_prompt=self.lm.unknown_prompt(),
         )
         return found.drop(columns="n_tokens")
@@ -210,7 +212,7 @@ class Scoring:
         """Which user each text leans to; where one has no gradient, one after another."""
         texts = self.lm.model, prompts, responses, self.wm
         try:
-            table = tracing.attribute(*texts, self.book, edited=self.edited)
+            table = tracing.attribute(*texts, self.book, token_weights=self.token_weights)
         except DegenerateScoreError:
             pairs = zip(prompts, responses, strict=True)
             return [self._together([prompt], [response]) for prompt, response in pairs]
@@ -222,7 +224,7 @@ class Scoring:
         their summed gradient.
         """
         texts = self.lm.model, prompts, responses, self.wm
-        settings = {"edited": self.edited, "batch_size": 1}
+        settings = {"token_weights": self.token_weights, "batch_size": 1}
         promised = {}
         if self.promises:
             of_windows = promise.table(*texts, **settings, unknown_prompt=self.lm.unknown_prompt())
@@ -385,7 +387,7 @@ class Writing:
     def _encoded(self, item: Item) -> list[int]:
         text = item.valid()
         ids = self.lm.prompt(text) if text or self.lm.is_chat else []
-        return tokens.checked_prompt(self.lm.model, ids, n=self.n_tokens)
+        return tokens.Reader(self.lm.model).prompt(ids, n=self.n_tokens)
 
     def _continued(
         self, advance: Callable[[int], object], prompts: Mapping[int, list[int]]

@@ -46,8 +46,10 @@ def new(
     inputs.new(path)
     answers.loading(model)
     from gaussmark_lib import models, perturb
+    from gaussmark_lib.beyond import channel
     from gaussmark_lib.workbench import begin
 
+    channel.share(edited, "--edited")  # refuses before the work
     lm = models.load(model)
     chosen = weight or models.default_weight(lm.model)
     watermark = perturb.Watermark(chosen, sigma or 1.0, rank_dropped)
@@ -55,7 +57,8 @@ def new(
         perturb.ready(lm.model, watermark, [perturb.Key.from_seed(0)])  # refuses before the work
         answers.waiting("solving for sigma on plain text of the model …")
         watermark = begin.solved_for_key(lm, watermark, edited)
-    key = perturb.bind(lm.model, watermark, perturb.Key.new(), edited, lm.file_sha256)
+    key = perturb.bind(lm.model, watermark, perturb.Key.new(), lm.file_sha256)
+    key = channel.allowing(key, edited)
     key.save(path)
     print(f"key {key.key_id} for {lm.title}: {path}")
     print(f"weight {watermark.weight}, sigma {watermark.sigma:.4g}")

@@ -52,7 +52,7 @@ class Normalising(Scoring):
     def _in_both(self, given: Windows, normalised: Windows) -> list[Row]:
         """Promise and length are those of the normalised text, as the model may have written it."""
         prompts, responses = normalised
-        settings = {"edited": self.edited, "batch_size": 1}
+        settings = {"token_weights": self.token_weights, "batch_size": 1}
         texts = self.lm.model, prompts, responses, self.wm
         of_windows = promise.table(*texts, **settings, unknown_prompt=self.lm.unknown_prompt())
         promised = promise.together(of_windows)

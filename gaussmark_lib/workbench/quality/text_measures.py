@@ -21,6 +21,7 @@ from sklearn.covariance import ledoit_wolf
 from transformers import PreTrainedModel
 
 from gaussmark_lib import tokens
+from gaussmark_lib.engine import blocks
 from gaussmark_lib.engine.arithmetic import evaluating
 from gaussmark_lib.tokens import Texts
 
@@ -32,12 +33,13 @@ def embed(
     model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 32
 ) -> Embeddings:
     """The base model's last hidden states, averaged over each response's tokens, float64."""
-    pairs, means = list(tokens.checked_pairs(model, prompts, responses).values()), []
+    pairs = list(tokens.Reader(model).pairs(prompts, responses).values())
+    means = []
     with evaluating(model):
         for start in range(0, len(pairs), batch_size):
             batch = pairs[start : start + batch_size]
             texts = [[*prompt, *response] for prompt, response in batch]
-            ids, mask = tokens.pad(texts, "right", model.device)
+            ids, mask = blocks.padded(texts, "right", model.device)
             states = model.base_model(input_ids=ids, attention_mask=mask, use_cache=False)
             for (prompt, _), text, row in zip(batch, texts, states.last_hidden_state, strict=True):
                 means.append(row[len(prompt) : len(text)].double().mean(0))  # row: (tokens, d)

@@ -22,9 +22,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from gaussmark_lib import corrupt, errors, generate, models, tokens
+from gaussmark_lib import corrupt, errors, generate, models
 from gaussmark_lib.corrupt import Change, Pairs
-from gaussmark_lib.engine import checkpoints
+from gaussmark_lib.engine import blocks, checkpoints
 from gaussmark_lib.engine.arithmetic import evaluating
 from gaussmark_lib.errors import GaussMarkError, InvalidModelError
 from gaussmark_lib.tokens import Texts
@@ -176,7 +176,7 @@ def resample(
 
     The model may draw the token that was there. Its tokenizer must be that of the model that wrote.
     """
-    ids, mask = tokens.pad(responses, "right", model.device)
+    ids, mask = blocks.padded(responses, "right", model.device)
     kept = mask.bool()  # (texts, positions)
     for i, row in enumerate(kept):
         row[spans(len(responses[i]), fraction, span, corrupt.generator(seed, i))] = False

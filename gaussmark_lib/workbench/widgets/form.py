@@ -98,7 +98,7 @@ class Form:
 
     def _make_question(self, session: Session, start: Question) -> None:
         model = session.lm.model
-        context = tokens.context(model)
+        context = tokens.Reader(model).context
         weights = dict.fromkeys([*some_weights(model, None), Weight(model, start.weight).name])
         self.prompt = field(
             w.Textarea, "Prompt", "The words that both texts continue", start.prompt, rows=3

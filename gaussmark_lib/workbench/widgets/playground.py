@@ -15,9 +15,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from gaussmark_lib import corrupt, evidence, generate, models, perturb, score, stats, texts
-from gaussmark_lib.beyond import promise, tracing
+from gaussmark_lib.beyond import channel, promise, tracing
 from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.errors import InvalidTextError
+from gaussmark_lib.gradients import Weigh
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import verdict
 from gaussmark_lib.workbench.plots import show, style
@@ -228,9 +229,9 @@ class Session:
         allowed: float = 0.0,
     ) -> Tested:
         """Any text against this key at the question's weight, with what to expect of such a text at
-        the question's σ. ``allowed`` is ``edited`` of ``score.score``. Without the prompt the test
-        is as exact, and has less power. A text beyond the context is tested in windows, as one
-        (``tracing.authors.windows``).
+        the question's σ. ``allowed`` is the share of exchanged tokens that the test allows for
+        (``channel.weights``). Without the prompt the test is as exact, and has less power. A text
+        beyond the context is tested in windows, as one (``tracing.authors.windows``).
         """
         if not text.strip():
             raise InvalidTextError("expected a text to test, got an empty one; type or paste some")
@@ -240,14 +241,22 @@ class Session:
             before = self._prompt(prompt) if prompt.strip() else unknown
             pairs = windows(self.lm.model, before, self.lm.encode(text))
             wm = Watermark(question.weight, 1.0)  # σ cancels in ψ
+            weigh = channel.weights(self.lm.model, allowed)
             report("looking at each token", 0.0)
-            pieces = self._pieces(*pairs, wm, key, edited=allowed)
+            pieces = self._pieces(*pairs, wm, key, weigh)
             report("testing", 0.0)
             keys, n_windows = self._keys(key), len(pairs[0])
-            table = tracing.author(self.lm.model, *pairs, wm, keys, edited=allowed, batch_size=1)
+            table = tracing.author(
+                self.lm.model, *pairs, wm, keys, token_weights=weigh, batch_size=1
+            )
             this, wrong = table.to_dict("records")
             of_windows = promise.table(
-                self.lm.model, *pairs, wm, edited=allowed, unknown_prompt=unknown, batch_size=1
+                self.lm.model,
+                *pairs,
+                wm,
+                token_weights=weigh,
+                unknown_prompt=unknown,
+                batch_size=1,
             )
             row = this | promise.together(of_windows)
             if n_windows > 1:
@@ -303,15 +312,15 @@ class Session:
         )
 
     def _pieces(
-        self, prompts: list, responses: list, wm: Watermark, key: Key, edited: float = 0.0
+        self, prompts: list, responses: list, wm: Watermark, key: Key, weigh: Weigh
     ) -> pd.DataFrame:
         """The pieces of one text with their evidence, which adds up to ψ over all its windows."""
         model = self.lm.model
         pairs = zip(prompts, responses, strict=True)
-        tables = [evidence.per_token(model, *pair, wm, key, edited=edited) for pair in pairs]
+        tables = [evidence.per_token(model, *pair, wm, key, token_weights=weigh) for pair in pairs]
         if len(tables) > 1:
             texts_of = model, prompts, responses, wm
-            gradients = list(score.gradients(*texts_of, edited=edited, batch_size=1))
+            gradients = list(score.gradients(*texts_of, token_weights=weigh, batch_size=1))
             total = tracing.summed(gradients).norm
             norms = {gradient.text: gradient.norm for gradient in gradients}
             for i, table in enumerate(tables):

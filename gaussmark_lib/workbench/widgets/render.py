@@ -260,7 +260,7 @@ def code_of_test(
         else ""
     )
     return f"""from gaussmark_lib import {"corrupt, " if how else ""}models
-from gaussmark_lib.beyond import tracing
+from gaussmark_lib.beyond import channel, tracing
 from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.perturb import Key, Watermark
 
@@ -270,6 +270,7 @@ wm = Watermark({result.question.weight!r}, 1.0)  # σ cancels in ψ
 prompt = {prompt}
 text = {result.text!r}
 {edit}pairs = windows(lm.model, prompt, lm.encode(text))
-scores = tracing.author(lm.model, *pairs, wm, [key], edited={allowed!r})
+weights = channel.weights(lm.model, {allowed!r})
+scores = tracing.author(lm.model, *pairs, wm, [key], token_weights=weights)
 print(scores[["psi", "p_value", "n_tokens"]])
 """

@@ -11,7 +11,7 @@ import tiny_lm
 from command_lines import Terminal, answer, lines, rows
 
 from gaussmark_lib import models, perturb, score
-from gaussmark_lib.beyond import joint, promise, tracing
+from gaussmark_lib.beyond import channel, joint, promise, tracing
 from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.perturb import Key, Watermark
@@ -60,6 +60,22 @@ def test_a_long_text_is_tested_in_windows(lm, keys, detect, capsys, tmp_path):
     code, _, err = rows(capsys, *words, "--stream", str(tmp_path / "state"))
     assert code == cli.answers.PARTLY, "a stream's law is that of uncut texts"
     assert "at most 64 tokens" in err
+
+
+@pytest.mark.parametrize("share", ["0", "0.1"])
+def test_allowing_for_edits_costs_no_further_pass(lm, detect, capsys, share):
+    passes = []
+    hook = lm.model.register_forward_hook(lambda *_: passes.append("forward"))
+    code, found, _ = rows(capsys, *detect, "--text", TEXTS[0], "--edited", share)
+    hook.remove()
+    assert (code, found[0]["edited"]) == (0, float(share))
+    assert len(passes) == 2, "the score's, and the promise's"
+
+
+def test_a_share_out_of_range_is_refused_by_the_option_s_name(detect, capsys):
+    code, _, err = rows(capsys, *detect, "--text", TEXTS[0], "--edited", "1")
+    assert code != 0
+    assert "--edited: expected a share of exchanged tokens, 0 ≤ f < 1, got 1.0" in err
 
 
 BROKEN = [b"{", b'{"txt": "a"}', b'{"text": 5}', b'{"text": "\xff"}', b'{"text": ""}', b'["text"]']
@@ -177,7 +193,8 @@ def test_several_keys_of_one_watermark(lm, keys, detect, tmp_path, capsys):
     other = perturb.bind(lm.model, Watermark(WM.weight, 0.1), KEY).save(tmp_path / "other")
     code, _, err = answer(capsys, *words, str(other))
     assert (code, "the key was made for 0.1, got 0.2" in err) == (cli.REFUSED, True)
-    other = perturb.bind(lm.model, WM, Key.from_seed(2), edited=0.3).save(tmp_path / "third")
+    other = perturb.bind(lm.model, WM, Key.from_seed(2))
+    other = channel.allowing(other, 0.3).save(tmp_path / "third")
     code, _, err = answer(capsys, *words, str(other))
     assert (code, "for one share of exchanged tokens, got [0.0, 0.3]" in err) == (cli.REFUSED, True)
 

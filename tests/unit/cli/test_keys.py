@@ -9,7 +9,7 @@ import pytest
 from command_lines import answer
 
 from gaussmark_lib import models, score, texts
-from gaussmark_lib.beyond import promise
+from gaussmark_lib.beyond import channel, promise
 from gaussmark_lib.engine import packages
 from gaussmark_lib.keys import Key
 from gaussmark_lib.workbench import begin
@@ -37,9 +37,10 @@ def test_weight_and_sigma_are_chosen_where_nobody_names_them(lm, tmp_path, capsy
     n_tokens = texts.fit(lm, prompts, begin.KEY_TOKENS)
     plain = begin.generate.sample(lm.model, prompts, n_tokens, temperature=0.7)
     tested = lm.model, [lm.unknown_prompt()] * len(plain), plain, key.watermark
-    table = score.score(*tested, [Key.from_seed(0)], edited=0.1)
+    weights = channel.weights(lm.model, 0.1)
+    table = score.score(*tested, [Key.from_seed(0)], token_weights=weights)
     sampled = promise.Sampled(temperature=0.7)
-    promised = promise.table(*tested, edited=0.1, sampled=sampled, unknown_prompt=[])
+    promised = promise.table(*tested, token_weights=weights, sampled=sampled, unknown_prompt=[])
     means = promise.mean_psi(promised["information"], table["grad_norm"], key.watermark.sigma)
     assert np.median(means) * (200 / n_tokens) ** 0.5 == pytest.approx(4.0, rel=1e-3)
 

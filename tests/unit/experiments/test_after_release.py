@@ -12,6 +12,7 @@ import torch
 from gaussmark_experiments import after_release
 from gaussmark_experiments.after_release import HALF, RELEASED, RETRAINED
 from gaussmark_lib import gradients, likelihood, perturb, score
+from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.release import attacks, provenance, served
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench.pairs import Pairs
@@ -91,7 +92,8 @@ def test_a_row_is_what_the_rooms_say_of_this_text(made, table):
         ("sharper", 0.1, key),
         ("wrong", 0, PAIRS.keys[0]),
     ):
-        expected = score.score(LM.model, x, texts, WM, [one], edited=edited)["psi"]
+        weights = channel.weights(LM.model, edited)
+        expected = score.score(LM.model, x, texts, WM, [one], token_weights=weights)["psi"]
         assert rows[column].to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-4)
     nats = [likelihood.cross_entropy(model, own, prompts=x) for model in (suspect, release)]
     assert rows["nats"].to_numpy() == pytest.approx(nats[0] - nats[1], abs=1e-5)

@@ -9,6 +9,7 @@ from scipy.stats import norm
 
 from gaussmark_experiments import against_the_key as key
 from gaussmark_lib import perturb, score
+from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.attacks import askers, learning
 from gaussmark_lib.beyond.joint import public
 from gaussmark_lib.perturb import Key, Watermark
@@ -49,7 +50,8 @@ def test_text_of_a_given_noise_beside_the_keys_own():
     psi = score.score(LM.model, PROMPTS, texts, WM, KEYS[:2])["psi"].to_numpy().reshape(8, 2)
     np.testing.assert_allclose(own[["psi", "wrong"]], psi, atol=1e-4)
     np.testing.assert_allclose(own["nats"], nats, atol=1e-3)
-    sharper = score.score(LM.model, PROMPTS, texts, WM, KEYS[:1], edited=0.1)["psi"]
+    weights = channel.weights(LM.model, 0.1)
+    sharper = score.score(LM.model, PROMPTS, texts, WM, KEYS[:1], token_weights=weights)["psi"]
     np.testing.assert_allclose(own["sharper"], sharper, atol=1e-4)
     less = key.attacked(LM, PROMPTS, WM, 0.5 * xi, KEYS[:2], 12, 1)
     tables = [own.assign(what=key.OWN, n=0), less.assign(what=key.FORGED, n=5)]

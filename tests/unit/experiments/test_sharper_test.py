@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 from gaussmark_experiments import sharper_test
 from gaussmark_lib import corrupt, divergence, generate, gradients, likelihood, perturb, score
-from gaussmark_lib.beyond import channel
+from gaussmark_lib.beyond import channel, largest
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench.pairs import OWN, WRONG, Pairs
 
@@ -50,13 +50,16 @@ def test_each_edited_text_is_tested_with_its_own_and_the_next_pairs_key():
     assert {*table["edit"]} == {sharper_test.UNEDITED, edit, "delete at random, 50%"}
     x, y = changes["delete at random"](PROMPTS, TEXTS, 0.3, 1)
     for kind, keys in ((OWN, PAIRS.keys), (WRONG, PAIRS.keys[1:] + PAIRS.keys[:1])):
-        for test, edited in zip(sharper_test.TESTS, (0.0, 0.2, (0.0, 0.2)), strict=True):
-            expected = score.score(LM.model, x, y, WM, keys, paired=True, edited=edited)
+        for test, shares in zip(sharper_test.TESTS, ([0.0], [0.2], [0.0, 0.2]), strict=True):
+            weights = [channel.weights(LM.model, share) for share in shares]
+            each = gradients.gradients(LM.model, x, y, WM, token_weights=weights)
+            expected = largest.score(each, WM.on(LM.model), keys, paired=True)
             for column in ("psi", "p_value"):
                 found = sharper_test.wide(table, edit, column, kind)[test]
                 np.testing.assert_allclose(found, expected[column], rtol=1e-3, atol=1e-4)
     cleaned = channel.cleaned(LM.model, x, y, 0.2)
-    expected = score.score(LM.model, x, cleaned, WM, PAIRS.keys, paired=True, edited=0.2)["psi"]
+    sharper = {"paired": True, "token_weights": channel.weights(LM.model, 0.2)}
+    expected = score.score(LM.model, x, cleaned, WM, PAIRS.keys, **sharper)["psi"]
     found = sharper_test.wide(table, edit, "psi")[sharper_test.CLEANED]
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
     both, paper = sharper_test.BOTH, sharper_test.PAPERS
