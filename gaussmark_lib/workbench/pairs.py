@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from gaussmark_lib import generate, models, score, stats, texts
 from gaussmark_lib.perturb import Key, Watermark
@@ -145,9 +144,3 @@ def means(
 def shares(table: pd.DataFrame, by: Sequence[str], level: float) -> pd.DataFrame:
     """The share of texts with p ≤ level in each cell of the columns ``by``."""
     return means(table.assign(hit=table["p_value"] <= level), by, "hit")
-
-
-def ratio(after: ArrayLike, before: ArrayLike, cluster: ArrayLike | None = None) -> stats.Estimate:
-    """Mean after, divided by mean before, of the same pairs."""
-    rows = np.column_stack([after, before])
-    return stats.interval(rows, lambda two: two[:, 0].mean() / two[:, 1].mean(), cluster=cluster)

@@ -23,7 +23,7 @@ from gaussmark_lib.beyond.attacks import askers, learning
 from gaussmark_lib.beyond.joint import Public, public
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.workbench.pairs import Pairs, means, ratio, written
+from gaussmark_lib.workbench.pairs import Pairs, means, written
 
 OWN, FORGED, SCRUBBED = "the key's own", "forged", "scrubbed"
 MEASURED, LAW, PLAIN_LAW = "measured", "the law with κ", "the plain law"
@@ -118,7 +118,7 @@ def shares(used: pd.DataFrame, what: str, columns: Mapping[str, str]) -> pd.Data
     """
     own, several = used[used["what"] == OWN], used[used["what"] == what].groupby("n")
     return pd.DataFrame(
-        {"texts": n, "of": name} | ratio(rows[column], own[column], own["prompt"]).row()
+        {"texts": n, "of": name} | stats.ratio(rows[column], own[column], own["prompt"]).row()
         for name, column in columns.items()
         for n, rows in several
     )

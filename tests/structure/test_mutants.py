@@ -7,7 +7,7 @@ import pytest
 from mutants import ROOT, Mutant
 
 TABLE = mutants.read()
-FAULTS_BEFORE = 294  # in the Python table that the TOML table replaces
+FAULTS_BEFORE = 294  # in the Python table that this one replaced
 
 
 @pytest.mark.parametrize("mutant", TABLE, ids=lambda mutant: f"{mutant.file}, {mutant.why}")

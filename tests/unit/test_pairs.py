@@ -69,4 +69,3 @@ def test_means_and_shares_are_those_of_each_cell():
     assert mean["value"].to_dict() == {"b": 3.0, "a": 2.0}
     assert mean.loc["b", "low"] == stats.interval([1.0, 5.0]).low
     assert pairs.shares(table, ["x"], 0.05)["value"].tolist() == [1.0, 0.0]
-    assert pairs.ratio(np.array([1.0, 5.0]), np.array([2.0, 2.0])).value == 1.5
