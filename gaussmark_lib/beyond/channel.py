@@ -103,7 +103,7 @@ def cleaned(
     prompts, responses = map(list, zip(*pairs, strict=True))
 
     def against_q(texts: list[list[int]]) -> list[Float[np.ndarray, " _"]]:
-        each = likelihood.per_token(model, prompts, texts, batch_size=batch_size)
+        each = likelihood.log_probabilities(model, prompts, texts, batch_size=batch_size)
         return [log_p - log_q[np.array(ids)] for log_p, ids in zip(each, texts, strict=True)]
 
     ratios = against_q(responses)

@@ -100,7 +100,7 @@ def named(wms: Sequence[Watermark], key: Key, dtype: str | None = None) -> dict[
     return schemes
 
 
-def written(
+def texts_by_scheme(
     lm: models.LM, schemes: Mapping[str, GaussMark], pairs: Pairs, n_tokens: int, **sampling
 ) -> dict[str, list[list[int]]]:
     """A text of each pair by each scheme, in one batch; pair i has the same random numbers in all
