@@ -19,7 +19,7 @@ def test_it_fits_the_library(mutant):
     else:
         assert mutant.applied(source) != source
     assert mutant.why
-    assert mutant.tests
+    assert len(set(mutant.tests)) == len(mutant.tests) > 0
     assert [name for name in mutant.tests if not (ROOT / "tests" / name).is_file()] == []
 
 

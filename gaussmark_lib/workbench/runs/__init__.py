@@ -12,6 +12,7 @@ answered from it. If two processes ask the same question, both run it, and the f
 ``parameters``  what the cell tagged ``parameters`` declares, checked
 ``presets``     YAML files of parameter values, and the paper's own numbers
 ``kernel``      the process that executes the cells
+``forks``       such processes as forks of one that has imported torch already
 ``death``       why that process died, in words
 ``folder``      the run itself, and the record that it leaves
 ==============  ==========================================================================
