@@ -32,10 +32,10 @@ def records(root: str | Path | None) -> Path:
     ``papermill_runs``.
     """
     root = os.environ.get("GAUSSMARK_RUNS", RUNS) if root is None else root
-    return named(root, "no record can be kept there", GaussMarkError).absolute()
+    return as_path(root, "no record can be kept there", GaussMarkError).absolute()
 
 
-def named(name: Any, what: str, error: type[GaussMarkError]) -> Path:
+def as_path(name: Any, what: str, error: type[GaussMarkError]) -> Path:
     """The name of a file or folder as a path; the error for what is no name, an empty one, and one
     with a zero byte.
     """

@@ -108,7 +108,7 @@ class Key:
 
     def save(self, path: str | Path) -> Path:
         """Writes the key file, complete, readable by its owner only, and never over another."""
-        path = files.named(path, "cannot write a key file", KeyFileError)
+        path = files.as_path(path, "cannot write a key file", KeyFileError)
         if why_not := key_files.write(self.secret, self.binding, path):
             raise KeyFileError(why_not)
         return path
@@ -116,7 +116,7 @@ class Key:
     @classmethod
     def load(cls, path: str | Path) -> "Key":
         """Reads a key file; KeyFileError if it is damaged, or readable by others than its owner."""
-        content = key_files.read(files.named(path, "cannot read the key file", KeyFileError))
+        content = key_files.read(files.as_path(path, "cannot read the key file", KeyFileError))
         if isinstance(content, str):
             raise KeyFileError(content)
         return cls(*content)

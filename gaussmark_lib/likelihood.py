@@ -74,11 +74,11 @@ def cross_entropy(
     expected = "expected a list of at least one passage, each a list of token ids"
     passages = require_list(passages, expected, least=1)
     before = [[]] * len(passages) if prompts is None else prompts
-    each = per_token(model, before, passages, batch_size=batch_size)
+    each = log_probabilities(model, before, passages, batch_size=batch_size)
     return -np.array([log_p.mean() for log_p in each])
 
 
-def per_token(
+def log_probabilities(
     model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 8
 ) -> list[Float[np.ndarray, " _"]]:
     """log p(y_t | x, y_<t) of each response token of each text, nats, float64."""

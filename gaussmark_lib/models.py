@@ -276,7 +276,7 @@ def conversion_faults(lm: LM) -> list[str]:
     before = [*reader.start, ids[0]]
     longest = reader.context or len(ids)
     response = ids[1 : longest - len(before)]
-    [log_p] = likelihood.per_token(lm.model, [before], [response])
+    [log_p] = likelihood.log_probabilities(lm.model, [before], [response])
     per_character = -log_p.sum() / len(lm.decode(response))
     if not per_character <= MOST_NATS:
         faults.append(

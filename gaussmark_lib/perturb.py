@@ -159,7 +159,7 @@ def export(
     """Writes the watermarked model, and never the key, to a new folder: an ordinary checkpoint,
     whose config names the weight, the key's public id and the σ carried after rounding.
     """
-    folder = files.named(folder, "cannot export the model", InvalidModelError)
+    folder = files.as_path(folder, "cannot export the model", InvalidModelError)
     if os.path.lexists(folder):
         raise InvalidModelError(f"expected a new folder to export to, but {folder} exists")
     try:
@@ -199,8 +199,8 @@ def export_gguf(
     """
     require_one_of(tensor_type, "type", GGUF_TYPES, InvalidModelError)
     kind = gguf.GGMLQuantizationType[tensor_type.upper()]
-    path = files.named(path, "cannot export the model", InvalidModelError)
-    base = files.named(base, "cannot read the base model", InvalidModelError)
+    path = files.as_path(path, "cannot export the model", InvalidModelError)
+    base = files.as_path(base, "cannot read the base model", InvalidModelError)
     if not gguf_files.is_gguf(path):
         raise InvalidModelError(f"expected a new file that ends in .gguf, got {path}")
     if os.path.lexists(path):

@@ -19,6 +19,7 @@ from gaussmark_lib.errors import GaussMarkError, require_between, shown
 
 ADVICE = "leave out texts without a score, and say so"
 FEW = 20  # rows or clusters whose bootstrap covers too little: 90% for 95% with ten of them
+ROUNDING = 1e-12  # a spread below this share of the value is none
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,104 @@ class Estimate:
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
+def share(
+    hits: ArrayLike, *, cluster: ArrayLike | None = None, confidence: float = 0.95
+) -> Estimate:
+    """The share of True among n independent trials, with the exact interval of Clopper and Pearson.
+
+    With X ~ Binomial(n, p) and k hits, its ends are the p for which P(X ≥ k) and P(X ≤ k) are
+    (1 − confidence)/2. For trials in clusters, see :func:`mean`; the ends stay within 0 and 1, and
+    a share of 0 or 1 has the interval of one trial per cluster.
+
+    >>> print(share([True, True, False, True]))
+    0.75 (0.194 to 0.994), n = 4
+    """
+    hits = _checked(hits)
+    if cluster is None:
+        return _of_trials(float(np.mean(hits)), len(hits), confidence)
+    return _as_share(mean(hits, cluster=cluster, confidence=confidence), confidence)
+
+
+def mean(
+    numbers: ArrayLike, *, cluster: ArrayLike | None = None, confidence: float = 0.95
+) -> Estimate:
+    """The mean x̄ of numbers, with Student's interval.
+
+    The standard error is s/√n. For K clusters with residual sums r_c = Σ_{i in c} (x_i − x̄), it is
+    √(K/(K−1) · Σ r_c²)/n, with K − 1 degrees of freedom; numbers on their own are clusters of one.
+    A single number or cluster has no interval (NaN), nor have numbers that are all equal.
+
+    >>> print(mean([2.0, 4.0, 6.0]))
+    4 (-0.968 to 8.97), n = 3
+    """
+    numbers = _checked(numbers)
+    labels, n = _clusters(numbers, cluster)
+    value = float(np.mean(numbers))
+    error = 0.0
+    if n > 1:
+        residuals = np.bincount(labels, numbers - value)  # one sum per cluster
+        error = np.sqrt(n / (n - 1) * (residuals**2).sum()) / len(numbers)
+    return _student(value, error, n, confidence)
+
+
+def ratio(
+    numerator: ArrayLike, denominator: ArrayLike, cluster: ArrayLike | None = None
+) -> Estimate:
+    """Mean of one column divided by the mean of another, x̄/ȳ, with the interval of
+    :func:`bootstrap` over rows or clusters: the two numbers of a row stay together.
+
+    >>> print(ratio([2.0, 4.0, 6.0], [1.0, 2.0, 2.0]))
+    2.4 (0.676 to 4.12), n = 3
+    """
+    rows = np.column_stack([numerator, denominator])
+    return bootstrap(rows, lambda both: both[:, 0].mean() / both[:, 1].mean(), cluster=cluster)
+
+
+def bootstrap(
+    rows: ArrayLike | pd.DataFrame,
+    statistic: Callable,
+    *,
+    cluster: ArrayLike | None = None,
+    is_share: bool = False,
+    confidence: float = 0.95,
+    n_resamples: int = 2_000,
+    seed: int = 0,
+) -> Estimate:
+    """A statistic t of the rows of an array or a table, with the percentile interval: the middle
+    ``confidence`` of t over rows (or clusters) drawn with replacement.
+
+    Fewer than ``FEW`` clusters vary too little when they are redrawn. Their interval is Student's,
+    with the jackknife's standard error √((n−1)/n · Σ (t_i − t̄)²), t_i being the statistic without
+    cluster i. One or two rows or clusters have no interval (NaN), nor has a statistic that does
+    not vary.
+
+    Args:
+        cluster: a label for each row.
+        is_share: the statistic is a share (an AUC); at 0 or 1 its interval is that of n trials.
+
+    >>> print(bootstrap(np.arange(40.0), np.median))
+    19.5 (13.5 to 25.5), n = 40
+    """
+    rows = _checked(rows)
+    labels, n = _clusters(rows, cluster)
+    value = float(statistic(rows))
+    estimate = Estimate(value, np.nan, np.nan, n)
+    if is_share and value in (0.0, 1.0):
+        return _as_share(estimate, confidence)
+    if 2 < n < FEW:
+        estimate = _jackknife(rows, statistic, value, labels, confidence)
+    elif n >= FEW:
+        draws = [statistic(rows.take(i, axis=0)) for i in _resamples(labels, n_resamples, seed)]
+        if np.ptp(draws) > ROUNDING * abs(value):
+            tail = (1 - confidence) / 2
+            low, high = np.quantile(draws, [tail, 1 - tail])
+            estimate = Estimate(value, float(low), float(high), n)
+    return _as_share(estimate, confidence) if is_share else estimate
+
+
+_share = share  # which ``interval`` can call: it has an argument of this name
+
+
 def interval(
     rows: ArrayLike | pd.DataFrame,
     statistic: Callable | None = None,
@@ -55,19 +154,8 @@ def interval(
     n_resamples: int = 2_000,
     seed: int = 0,
 ) -> Estimate:
-    """An estimate from rows that are independent, or whose clusters are; n counts those.
-
-    * True and False: their share, with the exact interval of Clopper and Pearson; of clusters, as
-      numbers.
-    * numbers: their mean, with Student's interval. Of K clusters with residual sums
-      r_c = Σ_{i in c} (x_i − x̄), the standard error is √(K/(K−1)·Σ r_c²)/n and K − 1 are the
-      degrees of freedom; rows on their own are clusters of one, and this is s/√n.
-    * with a ``statistic`` of the rows (of an array or a table): the percentile bootstrap of rows or
-      clusters; of fewer than ``FEW``, whose bootstrap covers too little, Student's interval with
-      the jackknife's error √((n−1)/n·Σ (t_i − t̄)²), t_i the statistic without cluster i.
-
-    Of numbers there is no interval (NaN) from one row or cluster (two, with a statistic), or where
-    all agree.
+    """The estimate that fits the rows: :func:`share` of True and False, :func:`mean` of numbers,
+    :func:`bootstrap` of a ``statistic``. n counts independent rows, or clusters of them.
 
     Args:
         cluster: a label for each row.
@@ -76,36 +164,78 @@ def interval(
     >>> print(interval([2.0, 4.0, 6.0]), "|", interval([True, True, False, True]))
     4 (-0.968 to 8.97), n = 3 | 0.75 (0.194 to 0.994), n = 4
     """
+    if statistic is not None:
+        return bootstrap(
+            rows,
+            statistic,
+            cluster=cluster,
+            is_share=share,
+            confidence=confidence,
+            n_resamples=n_resamples,
+            seed=seed,
+        )
+    if np.asarray(rows).dtype == bool:
+        return _share(rows, cluster=cluster, confidence=confidence)
+    estimate = mean(rows, cluster=cluster, confidence=confidence)
+    return _as_share(estimate, confidence) if share else estimate
+
+
+def _checked(rows: ArrayLike | pd.DataFrame) -> np.ndarray | pd.DataFrame:
     rows = rows if isinstance(rows, pd.DataFrame) else np.asarray(rows)
     if not len(rows) or np.any(pd.isna(rows)):
         raise GaussMarkError(f"rows: expected one or more without NaN, got none, or NaN; {ADVICE}")
-    labels = np.arange(len(rows)) if cluster is None else pd.factorize(np.asarray(cluster))[0]
-    n, tail = int(labels.max()) + 1, (1 - confidence) / 2
-    hits = statistic is None and rows.dtype == bool
-    value, error = float((statistic or np.mean)(rows)), 0.0
-    low = high = np.nan
-    if (hits and cluster is None) or ((hits or share) and value in (0.0, 1.0)):
-        low, high = stats.binomtest(round(value * n), n).proportion_ci(confidence, method="exact")
-    elif n > 1 and statistic is None:
-        residuals = np.bincount(labels, rows - value)  # one sum per cluster
-        error = np.sqrt(n / (n - 1) * (residuals**2).sum()) / len(rows)
-    elif 2 < n < FEW:
-        without = [statistic(rows.take(np.flatnonzero(labels != i), axis=0)) for i in range(n)]
-        error = np.std(without) * np.sqrt(n - 1)
-    elif n >= FEW:
-        draws = [statistic(rows.take(i, axis=0)) for i in _resamples(labels, n_resamples, seed)]
-        if np.ptp(draws) > 1e-12 * abs(value):
-            low, high = np.quantile(draws, [tail, 1 - tail])
-    if error > 1e-12 * abs(value):
-        low, high = value + error * stats.t.ppf([tail, 1 - tail], n - 1)
-    if share or hits:
-        low, high = np.clip([low, high], 0, 1)
+    return rows
+
+
+def _clusters(rows: np.ndarray | pd.DataFrame, cluster: ArrayLike | None) -> tuple[np.ndarray, int]:
+    """The number of each row's cluster, and how many clusters there are."""
+    if cluster is None:
+        return np.arange(len(rows)), len(rows)
+    labels, names = pd.factorize(np.asarray(cluster))
+    return labels, len(names)
+
+
+def _of_trials(value: float, n: int, confidence: float) -> Estimate:
+    """A share of n independent trials."""
+    trials = stats.binomtest(round(value * n), n)
+    low, high = trials.proportion_ci(confidence, method="exact")
     return Estimate(value, float(low), float(high), n)
+
+
+def _as_share(estimate: Estimate, confidence: float) -> Estimate:
+    """An estimate of a share: its ends lie within 0 and 1."""
+    if estimate.value in (0.0, 1.0):
+        return _of_trials(estimate.value, estimate.n, confidence)
+    low, high = np.clip([estimate.low, estimate.high], 0, 1)
+    return Estimate(estimate.value, float(low), float(high), estimate.n)
+
+
+def _student(value: float, error: float, n: int, confidence: float) -> Estimate:
+    """value ± error · t, with n − 1 degrees of freedom."""
+    if error <= ROUNDING * abs(value):
+        return Estimate(value, np.nan, np.nan, n)
+    tail = (1 - confidence) / 2
+    low, high = value + error * stats.t.ppf([tail, 1 - tail], n - 1)
+    return Estimate(value, float(low), float(high), n)
+
+
+def _jackknife(
+    rows: np.ndarray | pd.DataFrame,
+    statistic: Callable,
+    value: float,
+    labels: np.ndarray,
+    confidence: float,
+) -> Estimate:
+    """A statistic's value, with its spread when one cluster after the other is left out."""
+    n = labels.max() + 1
+    without = [statistic(rows.take(np.flatnonzero(labels != i), axis=0)) for i in range(n)]
+    return _student(value, np.std(without) * np.sqrt(n - 1), int(n), confidence)
 
 
 def _resamples(labels: np.ndarray, n_resamples: int, seed: int) -> Iterator[np.ndarray]:
     """Row numbers of as many clusters as there are, drawn with replacement."""
-    rng, n = np.random.default_rng(seed), labels.max() + 1
+    rng = np.random.default_rng(seed)
+    n = labels.max() + 1
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
     for _ in range(n_resamples):
         drawn = rng.integers(n, size=n)
@@ -126,7 +256,7 @@ def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
     psi = np.ravel(np.asarray(psi, float))
     if np.isnan(psi).any():
         raise GaussMarkError(f"psi: expected numbers, got NaN; {ADVICE}")
-    return interval(psi >= threshold(level), confidence=confidence)
+    return share(psi >= threshold(level), confidence=confidence)
 
 
 def predicted_power(grad_norm: ArrayLike, sigma: float, level: float) -> float:
@@ -149,7 +279,7 @@ def exponent(plain: pd.DataFrame) -> Estimate:
     log T.
     """
     logs = np.log(plain[["n_tokens", "grad_norm"]]).groupby(plain["text"])
-    return interval([np.polyfit(*rows.to_numpy().T, 1)[0] for _, rows in logs if len(rows) > 1])
+    return mean([np.polyfit(*rows.to_numpy().T, 1)[0] for _, rows in logs if len(rows) > 1])
 
 
 def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:

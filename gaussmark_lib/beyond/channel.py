@@ -134,7 +134,7 @@ def cleaned(
 
     def against_q(texts: list[list[int]]) -> list[Float[np.ndarray, " _"]]:
         """log (1 − f) p_t/(f q(y_t)) of each token."""
-        log_p = likelihood.per_token(model, prompts, texts, batch_size=batch_size)
+        log_p = likelihood.log_probabilities(model, prompts, texts, batch_size=batch_size)
         return [
             log_p_of_text - log_q[np.array(ids)] + log_odds
             for log_p_of_text, ids in zip(log_p, texts, strict=True)

@@ -158,7 +158,7 @@ def rows(name: str | Path) -> Iterator[dict[str, str]]:
     """Yield a dict ``text, source`` for each text of a file; ``source`` is the file's name without
     its folder. Raise InvalidTextError at the first text that cannot be read.
     """
-    path = files.named(name, "a file of texts", InvalidTextError)
+    path = files.as_path(name, "a file of texts", InvalidTextError)
     for text in items(path):
         yield {"text": text.required(), "source": path.name}
 

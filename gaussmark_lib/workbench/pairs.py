@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from gaussmark_lib import generate, models, score, stats, texts
 from gaussmark_lib.perturb import Key, Watermark
@@ -53,7 +52,7 @@ def passages(
     return [ids[:prompt_tokens] for ids in passage], [ids[prompt_tokens:] for ids in passage]
 
 
-def written(
+def marked_and_plain(
     lm: models.LM, pairs: Pairs, wm: Watermark, n_tokens: int, seed: int = 0, **sampling
 ) -> tuple[list[list[int]], list[list[int]]]:
     """For each pair a text under its key and one of the base model, all in one batch: (marked,
@@ -78,7 +77,7 @@ def under_own_keys(
 ) -> tuple[list[list[int]], pd.DataFrame]:
     """A text of each pair by each watermark (of one weight), all in one batch, tested with its own
     key: the texts, and ``score.score``'s table with ``weight, sigma`` and ``prompt`` (the pair's
-    number). Sampling as in :func:`written`.
+    number). Sampling as in :func:`marked_and_plain`.
     """
     prompts, keys = pairs.prompts * len(wms), pairs.keys * len(wms)
     marks = [(wm, key) for wm in wms for key in pairs.keys]
@@ -145,9 +144,3 @@ def means(
 def shares(table: pd.DataFrame, by: Sequence[str], level: float) -> pd.DataFrame:
     """The share of texts with p ≤ level in each cell of the columns ``by``."""
     return means(table.assign(hit=table["p_value"] <= level), by, "hit")
-
-
-def ratio(after: ArrayLike, before: ArrayLike, cluster: ArrayLike | None = None) -> stats.Estimate:
-    """Mean after, divided by mean before, of the same pairs."""
-    rows = np.column_stack([after, before])
-    return stats.interval(rows, lambda two: two[:, 0].mean() / two[:, 1].mean(), cluster=cluster)

@@ -212,7 +212,7 @@ def ratio(
     """
     rows = table[table["attack"].isin(names)]
     below = rows[base] if base else rows["psi"] + rows["removed"]
-    return several.ratio(rows[column], below, rows["release"])
+    return stats.ratio(rows[column], below, rows["release"])
 
 
 def law(change: Float[np.ndarray, " n"], d: int) -> Float[np.ndarray, " n"]:

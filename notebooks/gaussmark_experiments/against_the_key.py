@@ -24,7 +24,7 @@ from gaussmark_lib.beyond.attacks import askers, learning
 from gaussmark_lib.beyond.joint import Public, public
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.workbench.pairs import Pairs, means, ratio, written
+from gaussmark_lib.workbench.pairs import Pairs, marked_and_plain, means
 
 OWN, FORGED, SCRUBBED = "the key's own", "forged", "scrubbed"
 MEASURED, LAW, PLAIN_LAW = "measured", "the law with κ", "the plain law"
@@ -50,7 +50,7 @@ def taught(
     What the law needs is from ``held``, pairs of other prompts and keys: κ from their
     plain texts, and ψ = E ψ‖G‖/√E‖G‖² from their marked ones.
     """
-    marked, plain = written(lm, held, wm, n_tokens, seed)
+    marked, plain = marked_and_plain(lm, held, wm, n_tokens, seed)
     each = list(gradients.gradients(lm.model, held.prompts, plain, wm))
     kappa = stats.interval(
         np.arange(held.n),
@@ -103,7 +103,7 @@ def attacked(
     keys but the last, which has no part in the noise (``wrong``); ``sharper``, the same by the test
     that expects a tenth of the tokens to be edited; ``nats`` of price; and the ``prompt``.
     """
-    texts, nats = learning.written(lm.model, prompts, wm, noise, n_tokens, seed=seed)
+    texts, nats = learning.sample_with_noise(lm.model, prompts, wm, noise, n_tokens, seed=seed)
     weighings = [channel.weights(lm.model, exchanged) for exchanged in (0.0, 0.1)]
     scores = score.score(lm.model, prompts, texts, wm, keys, token_weights=weighings)
     # (texts, weighings, keys)
@@ -120,7 +120,7 @@ def shares(used: pd.DataFrame, what: str, columns: Mapping[str, str]) -> pd.Data
     """
     own, several = used[used["what"] == OWN], used[used["what"] == what].groupby("n")
     return pd.DataFrame(
-        {"texts": n, "of": name} | ratio(rows[column], own[column], own["prompt"]).row()
+        {"texts": n, "of": name} | stats.ratio(rows[column], own[column], own["prompt"]).row()
         for name, column in columns.items()
         for n, rows in several
     )

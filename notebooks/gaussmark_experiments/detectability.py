@@ -27,7 +27,7 @@ BINS = 6  # of tokens, by entropy
 ENTROPY = "entropy of the base model at temperature 1, nats"
 
 
-def power(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
+def detection_rates(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
     """The share of each kind of text that is called watermarked, and of marked text the share that
     plain text predicts, the mean of Φ(σ‖G‖ − τ): ``n_tokens, level, kind, value, low, high, n``.
     """
@@ -136,7 +136,7 @@ def draw_p(table: pd.DataFrame, caption: str) -> Figure:
 
 
 def draw_power(detection: pd.DataFrame, caption: str) -> Figure:
-    """:func:`power` against the length, a panel per level."""
+    """:func:`detection_rates` against the length, a panel per level."""
     return panels(
         detection,
         "n_tokens",

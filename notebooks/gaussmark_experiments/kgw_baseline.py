@@ -61,7 +61,7 @@ def tests_of(tried: Mapping[str, Scheme]) -> dict[str, Scheme]:
     }
 
 
-def written(
+def texts_by_scheme(
     lm: models.LM, tried: Mapping[str, Scheme], pairs: Pairs, n_tokens: int, **options
 ) -> dict[str, Texts]:
     """A text of each pair by each scheme; options are those of ``Scheme.generate``."""

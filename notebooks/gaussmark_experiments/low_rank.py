@@ -26,7 +26,7 @@ from gaussmark_lib import generate, models, rank_reduce, score, stats
 from gaussmark_lib.beyond.schemes import GaussMark
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Pair, Texts
-from gaussmark_lib.workbench.pairs import Pairs, ratio
+from gaussmark_lib.workbench.pairs import Pairs
 from gaussmark_lib.workbench.plots import intervals, style
 from gaussmark_lib.workbench.plots.panels import panels
 
@@ -100,7 +100,7 @@ def named(wms: Sequence[Watermark], key: Key, dtype: str | None = None) -> dict[
     return schemes
 
 
-def written(
+def texts_by_scheme(
     lm: models.LM, schemes: Mapping[str, GaussMark], pairs: Pairs, n_tokens: int, **sampling
 ) -> dict[str, list[list[int]]]:
     """A text of each pair by each scheme, in one batch; pair i has the same random numbers in all
@@ -153,7 +153,7 @@ def over_vanilla(table: pd.DataFrame) -> pd.DataFrame:
         values = cells.pivot(index="pair", columns="scheme", values="value")
         for scheme in cells["scheme"].unique():
             if scheme != VANILLA:
-                estimate = ratio(values[scheme], values[VANILLA])
+                estimate = stats.ratio(values[scheme], values[VANILLA])
                 rows.append({"scheme": scheme, "quantity": quantity} | estimate.row())
     return pd.DataFrame(rows)
 

@@ -123,12 +123,12 @@ def churn(answered: pd.DataFrame, base: Mapping[str, pd.Series], drop: float) ->
     for task, change in ours.groupby("measure", sort=False)["change"]:
         row = {"task": task, "base": base[task].mean()} | compare.lost_and_gained(change)
         share = min(0.5, (row["lost"] + row["gained"] + 1) / (row["items"] + 1))
-        power = compare.power(row["items"], drop, share)
+        power = compare.mcnemar_power(row["items"], drop, share)
         rows.append(row | {f"power for {100 * drop:g} points": power})
     return pd.DataFrame(rows)
 
 
-def written(
+def references_and_texts(
     lm: models.LM,
     marks: dict[str, Scheme],
     keys: Sequence[Key],

@@ -32,7 +32,7 @@ from gaussmark_lib.workbench import (
     rewrite,  # noqa: F401 - registers edits that need a model
 )
 from gaussmark_lib.workbench.begin import solved
-from gaussmark_lib.workbench.pairs import Pairs, ratio, shares
+from gaussmark_lib.workbench.pairs import Pairs, shares
 from gaussmark_lib.workbench.plots.panels import panels
 
 UNEDITED, LOST = "unedited", "predicted"
@@ -153,7 +153,7 @@ def parts(table: pd.DataFrame) -> pd.DataFrame:
     start = table[table["edit"] == UNEDITED]
     for (edit, fraction), after in with_start(table).groupby(["edit", "fraction"], sort=False):
         for part, label in PARTS.items():
-            share = ratio(after[part].to_numpy(), start[part].to_numpy())
+            share = stats.ratio(after[part].to_numpy(), start[part].to_numpy())
             rows.append({"edit": edit, "fraction": fraction, "part": label} | share.row())
     for fraction, (part, label) in product(sorted({0.0, *table["fraction"]}), PARTS.items()):
         left = (1 - fraction) ** (1 if part == "signal" else 0.5)

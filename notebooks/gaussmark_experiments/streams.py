@@ -91,7 +91,7 @@ def mixed(
     K_plain, place, tables = joint.directions.inner(u, u), np.arange(n), []
     for i, key in enumerate(keys):
         asked = [human.prompts[(i + j) % n] for j in range(n // min(every))]
-        marked = written(lm, asked, wm, key, n_tokens, dtype=dtype, seed=seed + i)
+        marked = marked_gradients(lm, asked, wm, key, n_tokens, dtype=dtype, seed=seed + i)
         v = units(marked)
         across = joint.directions.inner(v, u)
         K = np.block([[K_plain, across.T], [across, joint.directions.inner(v, v)]])
@@ -114,7 +114,7 @@ def mixed(
     return pd.concat(tables, ignore_index=True)
 
 
-def written(
+def marked_gradients(
     lm: models.LM,
     prompts: Sequence[Sequence[int]],
     wm: perturb.Watermark,

@@ -106,7 +106,7 @@ def gaussian_power(
     """Power of the Gaussian example against ``dim``, one curve per σ, exact and simulated."""
     tables = []
     for i, sigma in enumerate(sigmas):
-        powers = [closed_forms.power(dim, sigma, level) for dim in dims]
+        powers = [closed_forms.gaussian_power(dim, sigma, level) for dim in dims]
         psi = [closed_forms.simulate_psi(dim, sigma, n, seed + 100 * i + dim) for dim in dims]
         tables.append(_beside(f"σ = {sigma:g}", "dim", dims, powers, psi, level))
     return pd.concat(tables, ignore_index=True)

@@ -44,7 +44,7 @@ def forecast(plain: Sequence[TextGradient], sigma: float, book: tracing.Codebook
     return table.assign(value=[tracing.share_right(psi, *sizes) for psi in table["psi"]])
 
 
-def written(
+def texts_of_users(
     lm: models.LM,
     prompts: Texts,
     users: Sequence[int],

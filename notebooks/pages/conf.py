@@ -19,7 +19,7 @@ import gaussmark_lib
 from gaussmark_lib import files
 from gaussmark_lib.workbench import words
 from gaussmark_lib.workbench.runs import folder
-from gaussmark_lib.workbench.sweeps.tour import mathml, verdicts
+from gaussmark_lib.workbench.sweeps.tour import mathml
 
 project = html_title = "GaussMark workbench"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -74,7 +74,6 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         records=records,
         headline=lambda name: records[name].headline,
         claim=lambda name, which, **options: _claim(records[name], which, **options),
-        verdicts=lambda run: verdicts(run, run.id),
         modules=_modules(),
         presets=sorted(path.stem for path in files.PRESETS.glob("*.yaml")),
     )

@@ -358,4 +358,4 @@ def test_the_tiny_files_digest_says_that_nothing_else_changed(base, made, tmp_pa
     with perturb.watermarked(lm.model, wm, key):
         expected = digest(lm.model)
     assert digest(models.load(path).model) == expected
-    assert files.named(path, "", InvalidModelError) == path
+    assert files.as_path(path, "", InvalidModelError) == path

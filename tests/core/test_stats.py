@@ -49,6 +49,45 @@ def test_a_share_of_all_or_none_has_the_exact_interval_too(hits):
     assert np.isnan(stats.interval(np.ones(8)).low), "a mean of 1 is no share"
 
 
+@pytest.mark.parametrize("cluster", [None, [*"aabbccddee"]])
+def test_interval_takes_the_estimate_that_fits_the_rows(cluster):
+    numbers = np.random.default_rng(1).uniform(size=10)
+    options = {"cluster": cluster, "confidence": 0.9}
+    hits = numbers > 0.3
+    assert stats.interval(hits, **options) == stats.share(hits, **options)
+    assert stats.interval(numbers, **options) == stats.mean(numbers, **options)
+    by_median = stats.bootstrap(numbers, np.median, seed=3, **options)
+    assert stats.interval(numbers, np.median, seed=3, **options) == by_median
+    assert (
+        len({stats.share(hits).low, stats.mean(hits).low, stats.bootstrap(hits, np.mean).low}) == 3
+    )
+
+
+def test_a_share_of_clusters_stays_within_0_and_1():
+    hits = [False] + [True] * 11
+    in_pairs = {"cluster": [*"aabbccddeeff"]}
+    found, unbounded = stats.share(hits, **in_pairs), stats.mean(hits, **in_pairs)
+    assert unbounded.high > 1
+    assert (found.value, found.low, found.high) == (unbounded.value, unbounded.low, 1.0)
+    rates = np.array([1.0, 0.9, 1.0, 1.0])
+    assert stats.interval(rates).high > stats.interval(rates, share=True).high == 1.0
+    assert stats.bootstrap(rates, np.mean, is_share=True) == stats.interval(rates, share=True)
+
+
+def test_the_interval_of_a_ratio_is_that_of_the_delta_method():
+    """(x̄/ȳ)·√(var(x/x̄ − y/ȳ)/n), for many rows that vary little."""
+    rng = np.random.default_rng(4)
+    common = rng.normal(0, 0.2, 400)
+    above, below = (10 + common + rng.normal(0, 0.1, 400) for _ in range(2))
+    found = stats.ratio(above, 2 * below)
+    assert found.value == above.mean() / (2 * below.mean())
+    error = found.value * np.std(above / above.mean() - below / below.mean()) / 20
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * error, rel=0.1)
+    assert stats.ratio([1.0, 5.0], [2.0, 2.0]).value == 1.5
+    assert stats.ratio([1.0, 6.0], [1.0, 2.0]).value == 7 / 3, "of means, not a mean of ratios"
+    assert stats.ratio(above, below, [*range(40)] * 10).n == 40
+
+
 @pytest.mark.parametrize("statistic", [None, np.mean])
 def test_the_intervals_of_clusters_cover_and_those_of_their_rows_do_not(statistic):
     """Clusters of 1 to 9 rows with an effect of their own."""

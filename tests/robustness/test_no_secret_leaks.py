@@ -23,14 +23,15 @@ from gaussmark_lib.workbench.runs import kernel
 
 DECLARED = 'key: str = ""\nmodel: str = ""\nseed: int = 0  # [0, 9] of the text'
 WORK = """
-from gaussmark_lib import generate, models, perturb, score; from gaussmark_lib.workbench import runs
+from gaussmark_lib import generate, models, perturb, score
+from gaussmark_lib.workbench import record
 k, lm = perturb.Key.load(key), models.load(model)
 with perturb.watermarked(lm.model, k.watermark, k):
     texts = generate.sample(lm.model, [lm.prompt("Return")], 20, seed=seed)
 scores = score.score(lm.model, [lm.prompt("Return")], texts, k.watermark, [k])
 print(k, [k], {"key": k}, k.key_id, k.fingerprint, k.binding, vars(k.watermark))
-runs.save_table(scores, "scores")
-runs.record({"psi": scores["psi"][0], "key": k.key_id})
+record.save_table(scores, "scores")
+record.record({"psi": scores["psi"][0], "key": k.key_id})
 """
 FAILS = """
 %xmode Verbose

@@ -20,7 +20,7 @@ def jsonl(tmp_path_factory):
 def test_each_text_is_written_by_its_own_key_and_tested_with_it_and_the_next(lm, jsonl):
     drawn, wm = pairs.draw(lm, jsonl, 3, 6, seed=2), perturb.Watermark(tiny_lm.WEIGHT, 0.5)
     assert len({key.key_id for key in drawn.keys}) == drawn.n == 3
-    marked, plain = pairs.written(lm, drawn, wm, 12, seed=5)
+    marked, plain = pairs.marked_and_plain(lm, drawn, wm, 12, seed=5)
     assert plain == generate.sample(lm.model, drawn.prompts * 2, 12, seed=5)[3:]
     with perturb.watermarked(lm.model, wm, drawn.keys[1]):
         assert generate.sample(lm.model, drawn.prompts, 12, seed=5)[1] == marked[1]
@@ -69,4 +69,3 @@ def test_means_and_shares_are_those_of_each_cell():
     assert mean["value"].to_dict() == {"b": 3.0, "a": 2.0}
     assert mean.loc["b", "low"] == stats.interval([1.0, 5.0]).low
     assert pairs.shares(table, ["x"], 0.05)["value"].tolist() == [1.0, 0.0]
-    assert pairs.ratio(np.array([1.0, 5.0]), np.array([2.0, 2.0])).value == 1.5

@@ -118,7 +118,7 @@ def averaged(model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]) -> Matr
     return perturb.noises(model, wm, keys).mean(0)
 
 
-def written(
+def sample_with_noise(
     model: PreTrainedModel,
     prompts: Texts,
     wm: Watermark,

@@ -194,7 +194,7 @@ class Public:
 
 def _private(path: str | Path) -> str:
     """The name of a file that only its owner can read; an empty one where there is none."""
-    path = Path(os.path.realpath(files.named(path, "the state", KeyFileError)))
+    path = Path(os.path.realpath(files.as_path(path, "the state", KeyFileError)))
     try:
         if os.path.lexists(path):
             files.refuse_others(path)

@@ -89,7 +89,7 @@ class State:
         """Writes it complete or not at all, mode 0600, over an earlier state and over no other
         file; of a link, what it names is written. KeyFileError where that cannot be done.
         """
-        path = Path(os.path.realpath(files.named(path, "cannot write the state", KeyFileError)))
+        path = Path(os.path.realpath(files.as_path(path, "cannot write the state", KeyFileError)))
         try:
             head = json.dumps({name: getattr(self, name) for name in HEAD}, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
@@ -133,7 +133,7 @@ class State:
         """The state in a file. KeyFileError if there is none, if it is damaged, of another version,
         or open to others.
         """
-        path = files.named(path, "cannot read the state", KeyFileError)
+        path = files.as_path(path, "cannot read the state", KeyFileError)
         try:
             with open(path, "rb", opener=files.opener) as file:
                 _check(file, path)

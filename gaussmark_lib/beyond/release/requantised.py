@@ -48,8 +48,8 @@ def write(source: str | Path, path: str | Path, tensor_type: str) -> dict[str, s
             read, a name that exists, or a K-quant without the extra ``engine``.
     """
     require_one_of(tensor_type, "type", TYPES, InvalidModelError)
-    source = files.named(source, "cannot read the model", InvalidModelError)
-    path = files.named(path, "cannot write a GGUF file", InvalidModelError)
+    source = files.as_path(source, "cannot read the model", InvalidModelError)
+    path = files.as_path(path, "cannot write a GGUF file", InvalidModelError)
     if path.exists():
         raise InvalidModelError(f"expected a new file, but {path} exists")
     reader = gguf_files.read(source)

@@ -36,7 +36,7 @@ def matrix(suspect: Suspect, weight: Weight) -> Float[Tensor, "d_out d_in"]:
     if isinstance(suspect, PreTrainedModel):
         source, theta = type(suspect).__name__, _of_model(suspect, weight)
     else:
-        source = files.named(suspect, "cannot read the suspect", InvalidModelError)
+        source = files.as_path(suspect, "cannot read the suspect", InvalidModelError)
         if str(suspect) == models.EMBEDDED:
             source = files.DATA / models.EMBEDDED
         try:

@@ -168,7 +168,7 @@ def printed(rich: LinearSoftmax, n_keys: int = 1024, seed: int = 0) -> pd.DataFr
             "its second claim",
             "power at d = 1, σ = 1000, at least",
             0.99,
-            closed_forms.power(1, 1e3, 0.05),
+            closed_forms.gaussian_power(1, 1e3, 0.05),
         ),
         (
             "dimensions for σ → ∞",
@@ -192,7 +192,7 @@ def printed(rich: LinearSoftmax, n_keys: int = 1024, seed: int = 0) -> pd.DataFr
             "log-concave theorem, its example",
             "P(miss) for Σ = 4I, d = 64, σ = .5, at most",
             strongly_log_concave(64, 0.5, 0.05, 4.0, eta=4.0),
-            1 - closed_forms.power(64, 0.25, 0.05),
+            1 - closed_forms.gaussian_power(64, 0.25, 0.05),
         ),
     ]
     return pd.DataFrame(rows, columns=["where", "quantity", "printed", "exact"])

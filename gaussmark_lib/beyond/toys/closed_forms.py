@@ -52,11 +52,11 @@ def expected_psi(dim: int, sigma: float) -> float:
     return float(sigma / np.sqrt(1 + sigma**2) * expected_norm(dim))
 
 
-def power(dim: int, sigma: float, level: float) -> float:
+def gaussian_power(dim: int, sigma: float, level: float) -> float:
     """The exact P(ψ ≥ τ): σχ_d + Z ≥ c = τ√(1+σ²) says (c − Z)/(χ_d/√d) ≤ σ√d; the left side is
     noncentral t (d, noncentrality c).
 
-    >>> round(power(100, 1e-9, 0.05), 6)  # no noise, no power beyond the level
+    >>> round(gaussian_power(100, 1e-9, 0.05), 6)  # no noise, no power beyond the level
     0.05
     """
     return float(stats.nct.cdf(sigma * np.sqrt(dim), dim, threshold(level) * np.sqrt(1 + sigma**2)))
@@ -69,7 +69,7 @@ def first_dimension(enough: Callable[[int], bool]) -> int:
 
 def dimension_needed(sigma: float, level: float, beta: float) -> int:
     """The smallest d at which the exact power of the Gaussian example is at least 1 − β."""
-    return first_dimension(lambda dim: power(dim, sigma, level) >= 1 - beta)
+    return first_dimension(lambda dim: gaussian_power(dim, sigma, level) >= 1 - beta)
 
 
 def least_price(power: float, level: float) -> float:

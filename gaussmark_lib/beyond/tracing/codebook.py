@@ -109,7 +109,7 @@ class Codebook:
         """Writes what the codebook is apart from its master key, which has a file of its own
         (``Key.save``). There is no secret in it.
         """
-        path = files.named(path, "cannot write the codebook", KeyFileError)
+        path = files.as_path(path, "cannot write the codebook", KeyFileError)
         try:
             with path.open("x") as file:
                 json.dump(self._content, file, indent=1)
@@ -130,7 +130,7 @@ class Codebook:
         """The codebook of a file and its master key. KeyFileError if it is none, or
         another key's.
         """
-        path, [key] = files.named(path, "cannot read the codebook", KeyFileError), listed([key])
+        path, [key] = files.as_path(path, "cannot read the codebook", KeyFileError), listed([key])
         try:
             with open(path, encoding="utf-8", opener=files.opener) as file:
                 content = json.loads(file.read(MOST_CHARACTERS))

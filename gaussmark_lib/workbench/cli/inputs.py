@@ -78,7 +78,7 @@ def new(name: str, suffix: str = "") -> Path:
     """The path of this name, where nothing is yet and something can be written: asked before the
     imports and any work, which take seconds or minutes.
     """
-    path = Path(f"{files.named(name, 'a new file', GaussMarkError)}{suffix}")
+    path = Path(f"{files.as_path(name, 'a new file', GaussMarkError)}{suffix}")
     try:
         path.touch(exist_ok=False)
         path.unlink()

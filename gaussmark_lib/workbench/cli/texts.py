@@ -229,7 +229,7 @@ def detect(
     if prompt_file is not None:
         prompt = text_files.whole(prompt_file, "prompt").required()
     prompt = line_feeds(prompt)
-    state = None if stream is None else files.named(stream, "--stream", GaussMarkError)
+    state = None if stream is None else files.as_path(stream, "--stream", GaussMarkError)
 
     answers.loading(model)
     from gaussmark_lib.workbench.cli.batches import Answering, Scoring

@@ -117,7 +117,7 @@ def mcnemar(lost: ArrayLike, gained: ArrayLike) -> ArrayLike:
     return np.minimum(1.0, 2 * binom.cdf(np.minimum(lost, gained), lost + gained, 0.5))
 
 
-def power(n: int, drop: float, churn: float, level: float = 0.05) -> float:
+def mcnemar_power(n: int, drop: float, churn: float, level: float = 0.05) -> float:
     """P(McNemar's test of n items rejects at this level), exact.
 
     An item is lost with probability drop + churn/2 and gained with churn/2: accuracy falls by

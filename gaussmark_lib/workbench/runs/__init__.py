@@ -12,6 +12,7 @@ answered from it. If two processes ask the same question, both run it, and the f
 ``parameters``  what the cell tagged ``parameters`` declares, checked
 ``presets``     YAML files of parameter values, and the paper's own numbers
 ``kernel``      the process that executes the cells
+``forks``       such processes as forks of one that has imported torch already
 ``death``       why that process died, in words
 ``folder``      the run itself, and the record that it leaves
 ==============  ==========================================================================
@@ -19,18 +20,7 @@ answered from it. If two processes ask the same question, both run it, and the f
 A new preset is a YAML file in ``papermill_runs/presets``; nothing here knows a notebook by name.
 """
 
-from gaussmark_lib.workbench.record import headline, record, save_figure, save_table
 from gaussmark_lib.workbench.runs.folder import Run, RunFailedError, reference, run
 from gaussmark_lib.workbench.runs.presets import comparable
 
-__all__ = [
-    "Run",
-    "RunFailedError",
-    "comparable",
-    "headline",
-    "record",
-    "reference",
-    "run",
-    "save_figure",
-    "save_table",
-]
+__all__ = ["Run", "RunFailedError", "comparable", "reference", "run"]

@@ -14,10 +14,7 @@ CRASHED = (
     " version of the library that this cell uses"
 )
 LEFT = "a cell, or a library that it uses, ended the process by os._exit. Remove that call"
-CAUSES = {
-    -signal.SIGTERM: ENDED,
-    -signal.SIGINT: ENDED,
-}
+CAUSES = {-signal.SIGTERM: ENDED, -signal.SIGINT: ENDED}
 if hasattr(signal, "SIGKILL"):  # not on Windows
     CAUSES[-signal.SIGKILL] = MEMORY
     CAUSES[-signal.SIGHUP] = ENDED

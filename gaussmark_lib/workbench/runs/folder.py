@@ -77,16 +77,20 @@ class Run:
 
     @property
     def findings(self) -> list[dict[str, Any]]:
-        """The recorded findings with their ``verdict``, ``value`` and ``basis`` in words: first
-        those that did not hold, last those that are open.
+        """The recorded findings with ``verdict``, ``expected``, ``value`` and ``basis`` in words:
+        first the findings that did not hold, last the open ones.
         """
-        claims = self.results.get("claims", [])
-        return [
-            claim
-            | dict(zip(("value", "basis"), words.estimate(claim), strict=True))
-            | {"verdict": OUTCOMES[claim["outcome"]]}
-            for claim in sorted(claims, key=lambda claim: [*OUTCOMES].index(claim["outcome"]))
-        ]
+        findings = []
+        for claim in self.results.get("claims", []):
+            value, basis = words.estimate(claim)
+            in_words = {
+                "verdict": OUTCOMES[claim["outcome"]],
+                "expected": claim["expected"].replace("-", "−"),
+                "value": value,
+                "basis": basis,
+            }
+            findings.append(claim | in_words)
+        return sorted(findings, key=lambda finding: [*OUTCOMES].index(finding["outcome"]))
 
     @property
     def numbers(self) -> dict[str, str]:

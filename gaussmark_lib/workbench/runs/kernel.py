@@ -4,26 +4,20 @@ The kernel is made from ``sys.executable``, because "python3" may name another e
 over ipc, in a private folder that no other user can reach. Papermill runs in a thread: an
 interruption kills the kernel, papermill sees it die, and ends as it does for any dead kernel.
 
-On Linux a kernel is a fork of multiprocessing's fork server, which imports torch, transformers and
-their like once; the imports take a plain kernel seven seconds. The server imports no module of this
-library, so a kernel always runs the library's present state.
+On Linux, the kernel of a notebook that imports torch is a fork (``forks``).
 """
 
 import logging
-import multiprocessing
 import os
 import re
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import nbformat
 import papermill
@@ -32,135 +26,35 @@ from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
-from jupyter_client.provisioning import LocalProvisioner
 from jupyter_core.utils import ensure_event_loop, run_sync
 from nbclient.exceptions import DeadKernelError
 from tqdm import tqdm
 
 from gaussmark_lib.errors import GaussMarkError, KernelDiedError
 from gaussmark_lib.workbench.runs import death
+from gaussmark_lib.workbench.runs.forks import ForkProvisioner, may_fork
 
 START_TIMEOUT = 300  # seconds; a busy machine is slow, a dead kernel is seen at once
 SKIP_TAG = "nbval-skip"  # exercises: they fail until a reader has solved them
-PRELOADED = [
-    "ipykernel.kernelapp",
-    "matplotlib.pyplot",
-    "scipy.stats",
-    "seaborn",
-    "sklearn.metrics",
-    "torch",
-    "datasets",
-    "numba",
-    "papermill",
-    "pydantic",
-    "ipywidgets",
-    "transformers.models.auto.modeling_auto",
-    "transformers.generation",
-    "transformers.models.llama.modeling_llama",
-    "transformers.tokenization_utils_tokenizers",
-]
-# variables that these packages read when they are imported
-READ_AT_IMPORT = ("ATEN", "HF_", "LD_", "MKL", "MPL", "OMP", "OPENBLAS", "PYTHON", "TORCH")
 COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
-CONTEXT = multiprocessing.get_context("forkserver")
-_lock = threading.Lock()
-_of_server: dict[str, str] | None = None  # these variables, when the server began
 # what goes wrong is raised; without a handler it is printed as well
 logging.getLogger("papermill").addHandler(logging.NullHandler())
 
 
-class Fork(CONTEXT.Process):
-    """A kernel that is a fork, with what a provisioner asks of a ``subprocess.Popen``."""
-
-    stdin = stdout = stderr = None
-
-    def __init__(self, command: list[str], folder: str, environment: dict[str, str]):
-        super().__init__()
-        self.command, self.folder, self.environment = command, folder, environment
-
-    def run(self) -> None:
-        """What ``python -m ipykernel_launcher …`` does, in this process."""
-        import matplotlib
-        from ipykernel.kernelapp import launch_new_instance
-
-        # the server ends with the last process that holds this end, and its kernels with it
-        os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)
-        os.setsid()
-        os.chdir(self.folder)
-        os.environ.update(self.environment)
-        if threads := self.environment.get("OMP_NUM_THREADS"):
-            import torch
-
-            torch.set_num_threads(int(threads))  # the server's may be others
-        if "MPLBACKEND" not in os.environ:
-            matplotlib.use("module://matplotlib_inline.backend_inline")
-        sys.path.insert(0, "")
-        sys.argv = self.command[self.command.index("-m") + 1 :]
-        parent = f"--IPKernelApp.parent_handle={os.getppid()}"  # the kernel ends with the server
-        launch_new_instance(argv=[*sys.argv[1:], parent])
-
-    def poll(self) -> int | None:
-        return self.exitcode
-
-    def wait(self) -> int:
-        self.join()
-        return self.exitcode
-
-    def send_signal(self, number: int) -> None:
-        with suppress(ProcessLookupError):  # it has ended
-            os.kill(self.pid, number)
-
-
-class Provisioner(LocalProvisioner):
-    """Starts a kernel as a fork if it may be one, or as a new process: also where the server has
-    other variables, or was killed.
+class Provisioner(ForkProvisioner):
+    """Remembers how the kernel ended.
 
     Attributes:
-        exit_code: how the kernel ended, if it ended before anybody asked it to.
+        exit_code: of a kernel that ended before anybody asked it to.
     """
 
-    may_fork = False
     exit_code: int | None = None
-
-    async def launch_kernel(self, cmd: list[str], **options: Any) -> dict[str, Any]:
-        global _of_server
-        _of_server = _of_server or _read_at_import(os.environ)
-        if not self.may_fork or _read_at_import(options["env"]) != _of_server:
-            return await super().launch_kernel(cmd, **options)
-        fork = Fork(cmd, str(options["cwd"]), options["env"])
-        CONTEXT.set_forkserver_preload(PRELOADED)
-        try:
-            # with an empty __main__: the fork would import the caller's script
-            with _lock, patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
-                fork.start()
-        except (EOFError, OSError):  # the server does not answer; a later start makes a new one
-            return await super().launch_kernel(cmd, **options)
-        self.process = fork
-        self.pid = self.pgid = fork.pid  # it leads its own session
-        return self.connection_info
 
     async def poll(self) -> int | None:
         code = await super().poll()
         if self.has_process and not self.parent.shutting_down:
             self.exit_code = code
         return code
-
-
-def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: "any" if name.endswith("_NUM_THREADS") else text
-        for name, text in environment.items()
-        if name.startswith(READ_AT_IMPORT)
-    }
-
-
-def _may_fork(source: str) -> bool:
-    """Whether a notebook with this source is likely to import torch, and may be a fork here."""
-    return (
-        sys.platform == "linux"  # elsewhere, forks are not safe after such imports
-        and bool(re.search(r"\b(torch|gaussmark_lib|gaussmark_experiments)\b", source))
-        and not multiprocessing.current_process().daemon  # which may have no children
-    )
 
 
 class Kernel(AsyncKernelManager):
@@ -172,7 +66,7 @@ class Kernel(AsyncKernelManager):
         self.clients: list[AsyncKernelClient] = []
         self.most_memory = 0  # bytes in use on this machine while it runs
         self.provisioner = Provisioner(kernel_spec=self.kernel_spec, parent=self)
-        self.provisioner.may_fork = _may_fork(source)
+        self.provisioner.may_fork = may_fork(source)
 
     @property
     def kernel_spec(self) -> KernelSpec:

@@ -173,7 +173,7 @@ def load(name: str | Path | Notebook) -> Notebook:
     """
     if isinstance(name, Notebook):
         return name
-    path = _find(str(files.named(name, "no notebook", GaussMarkError)))
+    path = _find(str(files.as_path(name, "no notebook", GaussMarkError)))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         cells = tuple(

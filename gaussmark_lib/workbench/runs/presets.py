@@ -25,7 +25,7 @@ def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
 
     ParameterError: there is none, or it is something else; says which of this kind there are.
     """
-    name = files.named(name, f"no such {kind}", ParameterError)
+    name = files.as_path(name, f"no such {kind}", ParameterError)
     places = [name, files.PRESETS / name, files.PRESETS / f"{name}.yaml"]
     path = next((place for place in places if os.path.isfile(place)), None)
     if path is None:

@@ -145,13 +145,14 @@ def _run(stops: list[Stop], n_runs: int, root: Path, **options: Any) -> None:
             stop.run = replace(records.load(stop.job.target(root)), cached=False)
 
 
-def verdicts(run: Run | None, notebook: str) -> list[dict[str, Any]]:
-    """A run's findings (``Run.findings``), each with the same finding of the notebook's recorded
-    large run as ``reference``, or None.
+def verdicts(run: Run | None, large: Run | None) -> list[dict[str, Any]]:
+    """A run's findings (``Run.findings``), each with the same finding of a larger run as
+    ``reference``, or None.
     """
-    large = runs.reference(notebook)
-    known = {finding["claim"]: finding for finding in (large.findings if large else ())}
-    return [one | {"reference": known.get(one["claim"])} for one in (run.findings if run else ())]
+    of_run = run.findings if run else []
+    of_large = large.findings if large else []
+    references = {finding["claim"]: finding for finding in of_large}
+    return [finding | {"reference": references.get(finding["claim"])} for finding in of_run]
 
 
 def mathml(latex: str, display: str = "inline") -> str:
@@ -218,8 +219,9 @@ def _title(model: str) -> str:
 
 def _view(stop: Stop) -> dict[str, Any]:
     """What the page shows of a notebook."""
-    run, findings = stop.run, verdicts(stop.run, stop.name)
+    run = stop.run
     large = runs.reference(stop.name)
+    findings = verdicts(run, large)
     counts = Counter((finding["reference"] or finding)["outcome"] for finding in findings)
     folder = run.dir if run else stop.failed
     pictures = folder.glob("figures/*.png") if folder else []

@@ -93,7 +93,7 @@ def test_text_of_a_given_noise_is_that_of_its_key(model, wm):
     with perturb.watermarked(model, wm, KEYS[0]):
         wanted = generate.sample(model, X, 12, seed=2)
         of_q = likelihood.cross_entropy(model, wanted, prompts=X)
-    texts, nats = learning.written(model, X, wm, xi, 12, seed=2)
+    texts, nats = learning.sample_with_noise(model, X, wm, xi, 12, seed=2)
     assert texts == wanted
     of_p = likelihood.cross_entropy(model, wanted, prompts=X)
     assert nats == pytest.approx(12 * (of_p - of_q), abs=1e-3)

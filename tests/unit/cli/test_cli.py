@@ -43,7 +43,7 @@ def _gone(pid: int, seconds: float = 10) -> bool:
 def test_run_answers_and_prints_where(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(notebooks.Notebook, "code", "tested")
     monkeypatch.chdir(tmp_path)
-    cell = code("from gaussmark_lib.workbench import runs; runs.record({'twice': 2 * x})")
+    cell = code("from gaussmark_lib.workbench import record; record.record({'twice': 2 * x})")
     notebook = write(
         tmp_path / "demo.ipynb", parameters("x: float = 1.0  # [-5, 5] a number"), cell
     )

@@ -152,11 +152,15 @@ def test_a_drafted_text_is_the_releases_and_not_the_drafts():
     assert {len(text) for text in texts} == {6}
     assert texts[3] == after_release.assisted(*asked, 6, 3)
     x = [PROMPTS[0]] * len(texts)
-    sums = [[p.sum() for p in likelihood.per_token(m, x, texts)] for m in (release, LM.model)]
+    sums = [
+        [p.sum() for p in likelihood.log_probabilities(m, x, texts)] for m in (release, LM.model)
+    ]
     gain = np.subtract(*sums)
     assert gain.mean() > 3 * gain.std() / len(gain) ** 0.5
     by_base = after_release.generate.sample(LM.model, x, 6, seed=0)
-    sums = [[p.sum() for p in likelihood.per_token(m, x, by_base)] for m in (release, LM.model)]
+    sums = [
+        [p.sum() for p in likelihood.log_probabilities(m, x, by_base)] for m in (release, LM.model)
+    ]
     assert np.subtract(*sums).mean() < 0
 
 

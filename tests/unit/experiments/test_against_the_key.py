@@ -13,7 +13,7 @@ from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.attacks import askers, learning
 from gaussmark_lib.beyond.joint import public
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.workbench.pairs import Pairs, written
+from gaussmark_lib.workbench.pairs import Pairs, marked_and_plain
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
 LM = tiny_lm.build()
@@ -34,7 +34,7 @@ def test_what_is_learnt_is_the_sum_of_gradients_and_the_law_knows_no_victim():
         assert row[key.LAW] == pytest.approx(expected)
     again, _ = key.taught(LM, WM, KEYS[2:], PROMPTS, HELD, [3], 12, 0)
     assert again.loc[0, ["kappa", "psi"]].tolist() == learnt.loc[0, ["kappa", "psi"]].tolist()
-    marked, _ = written(LM, HELD, WM, 12)
+    marked, _ = marked_and_plain(LM, HELD, WM, 12)
     found = score.score(LM.model, HELD.prompts, marked, WM, HELD.keys, paired=True)
     size = np.sqrt((found["grad_norm"] ** 2).mean())
     assert learnt["psi"][0] == pytest.approx((found["psi"] * found["grad_norm"]).mean() / size)
@@ -46,7 +46,7 @@ def test_what_is_learnt_is_the_sum_of_gradients_and_the_law_knows_no_victim():
 def test_text_of_a_given_noise_beside_the_keys_own():
     xi = perturb.noise(LM.model, WM, KEYS[0])
     own = key.attacked(LM, PROMPTS, WM, xi, KEYS[:2], 12, 1)
-    texts, nats = learning.written(LM.model, PROMPTS, WM, xi, 12, seed=1)
+    texts, nats = learning.sample_with_noise(LM.model, PROMPTS, WM, xi, 12, seed=1)
     psi = score.score(LM.model, PROMPTS, texts, WM, KEYS[:2])["psi"].to_numpy().reshape(8, 2)
     np.testing.assert_allclose(own[["psi", "wrong"]], psi, atol=1e-4)
     np.testing.assert_allclose(own["nats"], nats, atol=1e-3)

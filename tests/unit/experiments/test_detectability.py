@@ -38,7 +38,7 @@ def table():
 
 
 def test_power_and_its_prediction_against_loops(table):
-    measured = detectability.power(table, 0.04).set_index(["n_tokens", "level", "kind"])
+    measured = detectability.detection_rates(table, 0.04).set_index(["n_tokens", "level", "kind"])
     for n in (10, 40):
         for level in (0.05, 0.01):
             for kind in (OWN, WRONG, PLAIN):

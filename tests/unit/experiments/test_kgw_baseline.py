@@ -30,7 +30,7 @@ TESTS = kgw_baseline.tests_of(TRIED)
 
 @pytest.fixture(scope="module")
 def written():
-    return kgw_baseline.written(LM, TRIED, PAIRS, 20, seed=1)
+    return kgw_baseline.texts_by_scheme(LM, TRIED, PAIRS, 20, seed=1)
 
 
 def test_two_tests_are_inexact_and_the_rest_are_those_that_write():

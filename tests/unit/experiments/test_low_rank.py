@@ -71,7 +71,7 @@ def test_sigma_of_an_equal_psi_is_the_ratio_of_the_mean_norms():
 def test_prices_are_those_of_each_pairs_own_key():
     wms = [Watermark(WEIGHT, 0.1), Watermark(WEIGHT, 0.2, 4)]
     schemes = low_rank.named(wms, PAIRS.keys[0])
-    texts = low_rank.written(LM, schemes, PAIRS, 8, seed=5)
+    texts = low_rank.texts_by_scheme(LM, schemes, PAIRS, 8, seed=5)
     for name, scheme in schemes.items():
         alone = scheme.generate(LM.model, PROMPTS, 8, keys=PAIRS.keys, seed=5)
         assert texts[name] == alone, "the same random numbers in each scheme"

@@ -32,7 +32,7 @@ def marks():
 
 @pytest.fixture(scope="module")
 def written(marks):
-    return quality.written(LM, marks, KEYS, PROMPTS, N_TOKENS, n_base=3, seed=SEED)
+    return quality.references_and_texts(LM, marks, KEYS, PROMPTS, N_TOKENS, n_base=3, seed=SEED)
 
 
 def test_a_passage_is_read_under_its_own_key_and_under_the_base_model(marks):
@@ -136,7 +136,7 @@ def test_the_changed_answers_of_gaussmark_are_counted_with_the_power_to_see_a_lo
     base = {"spelling": pd.Series([1.0, 0.0, 1.0, 1.0, 1.0])}
     [row] = quality.churn(pd.concat([ours, others]), base, 0.05).itertuples(index=False)
     assert (row.task, row.base, row.lost, row.gained, row.items) == ("spelling", 0.8, 1, 1, 5)
-    assert row[-1] == compare.power(5, 0.05, 0.5)
+    assert row[-1] == compare.mcnemar_power(5, 0.05, 0.5)
 
 
 def test_rates_are_told_from_the_smallest_to_the_largest():

@@ -53,7 +53,7 @@ def test_peeking_is_at_every_text_with_the_exact_deviation():
 
 
 def test_what_marked_texts_keep_is_what_the_stream_says():
-    marked = streams.written(LM, PROMPTS, WM, KEYS[0], 20, seed=1)
+    marked = streams.marked_gradients(LM, PROMPTS, WM, KEYS[0], 20, seed=1)
     table = streams.kept(marked, KEYS[0], WM.on(LM.model), [4, 8])
     with perturb.watermarked(LM.model, WM, KEYS[0]):
         written = generate.sample(LM.model, PROMPTS, 20, seed=1)

@@ -21,7 +21,7 @@ HUMAN = [([5 + i], list(range(10 + i, 34 + i))) for i in range(3)]
 @pytest.fixture(scope="module")
 def written():
     before = LM.model.get_parameter(WM.weight).clone()
-    texts = whose_text.written(LM, PROMPTS * 2, USERS, WM, BOOK, 12, seed=1)
+    texts = whose_text.texts_of_users(LM, PROMPTS * 2, USERS, WM, BOOK, 12, seed=1)
     assert LM.model.get_parameter(WM.weight).equal(before)
     return texts
 

@@ -106,4 +106,4 @@ def test_power_is_the_sum_over_all_outcomes(n, drop, churn):
         for gained in range(n - lost + 1)
         if compare.mcnemar(lost, gained) <= 0.05
     )
-    assert compare.power(n, drop, churn) == pytest.approx(by_hand, abs=1e-7)
+    assert compare.mcnemar_power(n, drop, churn) == pytest.approx(by_hand, abs=1e-7)

@@ -16,7 +16,7 @@ from small_notebooks import code, markdown, parameters, write
 
 from gaussmark_lib import files
 from gaussmark_lib.workbench import cli, runs, sweeps
-from gaussmark_lib.workbench.runs import kernel
+from gaussmark_lib.workbench.runs import forks, kernel
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -41,7 +41,7 @@ def kind(request, monkeypatch):
     """Both kinds of kernels."""
     if request.param == TORCH and sys.platform != "linux":
         pytest.skip("kernels are forks on Linux only")
-    monkeypatch.setattr(kernel, "_of_server", None)  # whatever variables another test began with
+    monkeypatch.setattr(forks, "_of_server", None)  # whatever variables another test began with
     return request.param
 
 
@@ -92,7 +92,7 @@ def test_both_kinds_are_tested(tmp_path, kind, started):
     started(processes.append)
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(kind))
     runs.run(notebook, progress=False, root=tmp_path / "runs")
-    assert [isinstance(process, kernel.Fork) for process in processes] == [kind == TORCH]
+    assert [isinstance(process, forks.Fork) for process in processes] == [kind == TORCH]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_fork_server_may_be_killed(tmp_path, monkeypatch):
     def kill_server(*_):
         os.kill(multiprocessing.forkserver._forkserver._forkserver_pid, signal.SIGKILL)
 
-    monkeypatch.setattr(kernel, "_of_server", None)
+    monkeypatch.setattr(forks, "_of_server", None)
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(TORCH))
     runs.run(notebook, {"x": 2}, progress=False, root=tmp_path / "runs")
     kill_server()  # the next kernel is another process, or a fork of another server
@@ -163,19 +163,19 @@ def test_a_server_that_does_not_answer_is_done_without(tmp_path, started, monkey
 
     processes = []
     started(processes.append)
-    monkeypatch.setattr(kernel, "_of_server", None)
-    monkeypatch.setattr(kernel.Fork, "start", none)
+    monkeypatch.setattr(forks, "_of_server", None)
+    monkeypatch.setattr(forks.Fork, "start", none)
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(TORCH))
     assert not runs.run(notebook, progress=False, root=tmp_path / "runs").cached
-    assert [isinstance(process, kernel.Fork) for process in processes] == [False]
+    assert [isinstance(process, forks.Fork) for process in processes] == [False]
 
 
 def test_a_signal_to_a_fork_that_has_ended_is_no_error(monkeypatch):
     """As of a ``subprocess.Popen``, for which a provisioner takes it."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    monkeypatch.setattr(kernel.Fork, "pid", ended.pid)
-    kernel.Fork([], "", {}).send_signal(signal.SIGTERM)
+    monkeypatch.setattr(forks.Fork, "pid", ended.pid)
+    forks.Fork([], "", {}).send_signal(signal.SIGTERM)
 
 
 def test_the_most_memory_in_use_is_told(tmp_path, monkeypatch, started):

@@ -15,7 +15,7 @@ from small_notebooks import code, parameters, write
 from gaussmark_lib.errors import GaussMarkError, ParameterError
 from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.runs import folder as records
-from gaussmark_lib.workbench.runs import kernel
+from gaussmark_lib.workbench.runs import forks, kernel
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
 RECORDING = """
@@ -200,13 +200,13 @@ def test_a_disk_that_fills_up_leaves_no_files(tmp_path, monkeypatch, cells, demo
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are forks on Linux only")
 def test_every_numbered_notebook_may_be_a_fork():
     assert [
-        path.stem for path in notebooks.numbered() if not kernel._may_fork(path.read_text())
+        path.stem for path in notebooks.numbered() if not forks.may_fork(path.read_text())
     ] == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are forks on Linux only")
 def test_a_forked_kernel_is_a_process_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel, "_of_server", None)  # whatever variables another test began with
+    monkeypatch.setattr(forks, "_of_server", None)  # whatever variables another test began with
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(FORKED))
     env, plain = {"NAMED": "yes"}, {"PYTHONUTF8": "1"}  # which only a new process reads

@@ -15,13 +15,12 @@ def claim(name: str, outcome: str, value: float = 0.5) -> dict:
     return {"claim": name, "outcome": outcome, "expected": "-0.1 to 0.1"} | estimate
 
 
-def test_what_did_not_hold_comes_first_with_the_verdict_of_the_larger_run(tmp_path, monkeypatch):
+def test_what_did_not_hold_comes_first_with_the_verdict_of_the_larger_run(tmp_path):
     large = record(tmp_path, claims=[claim("power", "at the edge", 0.55)])
-    monkeypatch.setattr(runs, "reference", lambda name: large)
     outcomes = {"level": "held", "price": "too little data", "auc": "at the edge"}
     claims = [*map(claim, outcomes, outcomes.values()), claim("power", "not held")]
     run = record(tmp_path, claims=claims)
-    lines = tour.verdicts(run, "00_x")
+    lines = tour.verdicts(run, large)
     assert [line["claim"] for line in lines] == ["power", "level", "auc", "price"]
     assert (lines[0]["verdict"], lines[0]["value"]) == ("✗ not held", "0.50")
     assert (lines[0]["reference"]["verdict"], lines[0]["reference"]["value"]) == (
@@ -29,7 +28,9 @@ def test_what_did_not_hold_comes_first_with_the_verdict_of_the_larger_run(tmp_pa
         "0.55",
     )
     assert lines[1]["reference"] is None
-    assert tour.verdicts(None, "00_x") == []
+    assert [line["expected"] for line in lines] == ["−0.1 to 0.1"] * 4
+    assert tour.verdicts(None, large) == []
+    assert tour.verdicts(run, None) == [line | {"reference": None} for line in run.findings]
 
 
 def test_a_page_on_another_model_says_on_which_model_the_larger_runs_are(tmp_path, monkeypatch):

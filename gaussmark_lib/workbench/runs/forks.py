@@ -1,0 +1,127 @@
+"""Kernels as forks, on Linux: multiprocessing's fork server imports torch, transformers and their
+like once, where a plain kernel takes seven seconds for these imports. The server imports no module
+of this library, so a kernel always runs the library's present state. Without this file, every
+kernel would be a new process.
+"""
+
+import multiprocessing
+import os
+import re
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+from jupyter_client.provisioning import LocalProvisioner
+
+PRELOADED = [
+    "ipykernel.kernelapp",
+    "matplotlib.pyplot",
+    "scipy.stats",
+    "seaborn",
+    "sklearn.metrics",
+    "torch",
+    "datasets",
+    "numba",
+    "papermill",
+    "pydantic",
+    "ipywidgets",
+    "transformers.models.auto.modeling_auto",
+    "transformers.generation",
+    "transformers.models.llama.modeling_llama",
+    "transformers.tokenization_utils_tokenizers",
+]
+# variables that these packages read when they are imported
+READ_AT_IMPORT = ("ATEN", "HF_", "LD_", "MKL", "MPL", "OMP", "OPENBLAS", "PYTHON", "TORCH")
+CONTEXT = multiprocessing.get_context("forkserver")
+_lock = threading.Lock()
+_of_server: dict[str, str] | None = None  # these variables, when the server began
+
+
+class Fork(CONTEXT.Process):
+    """A kernel that is a fork, with what a provisioner asks of a ``subprocess.Popen``."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, command: list[str], folder: str, environment: dict[str, str]):
+        super().__init__()
+        self.command = command
+        self.folder = folder
+        self.environment = environment
+
+    def run(self) -> None:
+        """What ``python -m ipykernel_launcher …`` does, in this process."""
+        import matplotlib
+        from ipykernel.kernelapp import launch_new_instance
+
+        # the server ends with the last process that holds this end, and its kernels with it
+        os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)
+        os.setsid()
+        os.chdir(self.folder)
+        os.environ.update(self.environment)
+        if threads := self.environment.get("OMP_NUM_THREADS"):
+            import torch
+
+            torch.set_num_threads(int(threads))  # the server's may be others
+        if "MPLBACKEND" not in os.environ:
+            matplotlib.use("module://matplotlib_inline.backend_inline")
+        sys.path.insert(0, "")
+        sys.argv = self.command[self.command.index("-m") + 1 :]
+        parent = f"--IPKernelApp.parent_handle={os.getppid()}"  # the kernel ends with the server
+        launch_new_instance(argv=[*sys.argv[1:], parent])
+
+    def poll(self) -> int | None:
+        return self.exitcode
+
+    def wait(self) -> int:
+        self.join()
+        return self.exitcode
+
+    def send_signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(self.pid, number)
+
+
+class ForkProvisioner(LocalProvisioner):
+    """Starts a kernel as a fork if it may be one, or as a new process: also where the server has
+    other variables, or was killed.
+    """
+
+    may_fork = False
+
+    async def launch_kernel(self, cmd: list[str], **options: Any) -> dict[str, Any]:
+        global _of_server
+        _of_server = _of_server or _read_at_import(os.environ)
+        if not self.may_fork or _read_at_import(options["env"]) != _of_server:
+            return await super().launch_kernel(cmd, **options)
+        fork = Fork(cmd, str(options["cwd"]), options["env"])
+        CONTEXT.set_forkserver_preload(PRELOADED)
+        try:
+            # with an empty __main__: the fork would import the caller's script
+            with _lock, patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
+                fork.start()
+        except (EOFError, OSError):  # the server does not answer; a later start makes a new one
+            return await super().launch_kernel(cmd, **options)
+        self.process = fork
+        self.pid = self.pgid = fork.pid  # it leads its own session
+        return self.connection_info
+
+
+def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: "any" if name.endswith("_NUM_THREADS") else text
+        for name, text in environment.items()
+        if name.startswith(READ_AT_IMPORT)
+    }
+
+
+def may_fork(source: str) -> bool:
+    """Whether a notebook with this source is likely to import torch, and may be a fork here."""
+    return (
+        sys.platform == "linux"  # elsewhere, forks are not safe after such imports
+        and bool(re.search(r"\b(torch|gaussmark_lib|gaussmark_experiments)\b", source))
+        and not multiprocessing.current_process().daemon  # which may have no children
+    )
