@@ -61,7 +61,11 @@ ELSEWHERE = {
     "beyond/token_level/keys.py": "core/test_keys.py",
     "beyond/token_level/gradients.py": "unit/token_level/test_keys.py",
     "workbench/cli/answers.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
-    "workbench/cli/batches.py": "unit/cli/test_detect.py unit/cli/test_generate.py",
+    "workbench/cli/answering.py": "unit/cli/test_detect.py",
+    "workbench/cli/question.py": "unit/cli/test_detect.py",
+    "workbench/cli/scoring.py": "unit/cli/test_detect.py",
+    "workbench/cli/streaming.py": "unit/cli/test_detect.py",
+    "workbench/cli/writing.py": "unit/cli/test_generate.py",
     "workbench/cli/inputs.py": "unit/cli/test_inputs.py robustness/test_command_line.py",
     "workbench/cli/normalise.py": "unit/cli/test_inputs.py",
     "engine/text_files.py": "core/test_text_files.py unit/cli/test_generate.py",
@@ -652,24 +656,32 @@ FAULTS = {
         ("results replaced", "write_json(path, known | plain)", "write_json(path, plain)"),
         ("nan recorded", "if isinstance(value, float) and not math.isfinite(value):", "if False:"),
     ],
-    "workbench/cli/batches.py": [
+    "workbench/cli/answering.py": [
+        ("words go on behind numbers", '[*super().asked, "answered"]', "super().asked"),
+    ],
+    "workbench/cli/question.py": [
         (
             "the level forgotten in a line's name",
-            "            self.level,\n            self.edited",
-            "            self.edited",
+            "fingerprints, self.level, self.edited]",
+            "fingerprints, self.edited]",
         ),
+    ],
+    "workbench/cli/scoring.py": [
         (
             "the control key reported as a key",
-            '.to_dict("records")[: self.per_text]',
-            '.to_dict("records")',
+            "for of_key in scores[:-1]]",
+            "for of_key in scores]",
         ),
+    ],
+    "workbench/cli/streaming.py": [
+        ("answers shown before they are saved", "self.state.save(self.path)", "pass"),
+    ],
+    "workbench/cli/writing.py": [
         (
-            "the prompt of the options taken",
-            "self.prompt if item.prompt is None else item.prompt",
-            "self.prompt",
+            "every batch draws from the first rows",
+            "rows=[prompt.item.row for prompt in prompts],",
+            "rows=None,",
         ),
-        ("answers shown before they are saved", "self.state.save(self.state_file)", "pass"),
-        ("every batch draws from the first rows", "rows=list(prompts),", "rows=None,"),
     ],
     "workbench/cli/answers.py": [
         (
@@ -677,7 +689,11 @@ FAULTS = {
             "if item is None or row.get(DIGEST) != digest(item, work.asked):",
             "if item is None:",
         ),
-        ("failed texts end well", "return PARTLY if failed + failed_before else 0", "return 0"),
+        (
+            "failed texts end well",
+            "return PARTLY if now.failed + earlier.failed else 0",
+            "return 0",
+        ),
         ("a cut-off line kept", "kept.truncate(end)", "pass"),
         (
             "two processes with one file",
@@ -689,9 +705,14 @@ FAULTS = {
         ("names may turn a terminal", 'match[0].encode("unicode_escape").decode()', "match[0]"),
         ("results among the texts", "if path == place or is_inside", "if is_inside"),
         ("a file's error is that of a text", "first[0].required()", "pass"),
+        (
+            "the prompt of the options taken",
+            "prompt if item.prompt is None else item.prompt",
+            "prompt",
+        ),
     ],
     "workbench/cli/normalise.py": [
-        ("results of another question taken", 'self.asked.append("normalised")', "pass"),
+        ("results of another question taken", '[*super().asked, "normalised"]', "super().asked"),
         ("an empty version tested", 'if text in ("", item.text)', "if text == item.text"),
     ],
     "engine/text_files.py": [
@@ -710,6 +731,7 @@ FAULTS = {
         ("a broken quote read on", "delimiter=delimiter, strict=True", "delimiter=delimiter"),
         ("the first text taken for names", 'or name.endswith((".", "!", "?"))', ""),
         ("any of several columns", "if len(places) != 1:", "if not places:"),
+        ("several texts taken for one", "if format := several(found.text, field):", "if False:"),
     ],
     "engine/typography.py": [
         ("verse joined", "if all(line[:1].isupper() for line in later):", "if not later:"),

@@ -13,7 +13,6 @@ import typer
 from gaussmark_lib import files, models, perturb
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.workbench import cli, verdict
-from gaussmark_lib.workbench.cli import notebooks
 from gaussmark_lib.workbench.runs.parameters import yaml
 
 TEXT = (files.ROOT / "README.md").read_text(encoding="utf-8")
@@ -118,7 +117,7 @@ def test_its_code_prints_the_text_and_both_p_values(place, capsys):
 def parse(words: list[str]) -> None:
     """Reads a command's words, and runs nothing."""
     group = typer.main.get_command(cli.app)
-    context = group.make_context("gaussmark", notebooks.joined(words))
+    context = group.make_context("gaussmark", words)
     while words := context._protected_args + context.args:
         name, command, rest = context.command.resolve_command(context, words)
         context = command.make_context(name, rest, parent=context)
