@@ -125,7 +125,12 @@ def parse(words: list[str]) -> None:
             break
 
 
-@pytest.mark.parametrize("file", ["README.md", "papermill_runs/README.md", "notebooks/README.md"])
+PAGES = ["own_model", "joint_law", "public_detector"]
+FILES = ["README.md", "papermill_runs/README.md", "notebooks/README.md"]
+FILES += [f"notebooks/pages/{name}.md" for name in PAGES]
+
+
+@pytest.mark.parametrize("file", FILES)
 def test_every_command_is_one_that_the_parser_takes(tmp_path, monkeypatch, file):
     monkeypatch.chdir(tmp_path)
     for name in ("my.key", "other.key", "chat.key"):  # which are looked for at once
