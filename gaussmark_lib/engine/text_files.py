@@ -128,7 +128,11 @@ def is_document(name: str | Path) -> bool:
 
 
 def items(
-    name: str | Path, *, field: str = "text", column: str | None = None, as_lines: bool = False
+    name: str | Path,
+    *,
+    field: str = "text",
+    column: str | None = None,
+    standard_input: str | None = None,
 ) -> Iterator[Item]:
     """Yield the texts of a file, in order. What cannot be read is an item with an error.
 
@@ -136,10 +140,15 @@ def items(
         name: the file, or ``-`` for standard input.
         field: the column, or the field of JSON objects: ``text``, or ``prompt``.
         column: another name of that column or field.
-        as_lines: read standard input as JSON lines.
+        standard_input: what standard input holds: ``"csv"``, ``"json"``, ``"jsonl"`` or ``"text"``,
+            which is one text. None is one text, too, and refuses what looks like several.
     """
     name = str(name)
-    ending = ".jsonl" if name == "-" and as_lines else _ending(name)
+    ending = _ending(name)
+    if name == "-" and standard_input is None:
+        return _read(name, partial(_of_one, field=field))
+    if name == "-":
+        ending = f".{standard_input}"
     if ending in TABLES:
         return _read(name, partial(_of_table, field=field, column=column))
     if ending in LINES:
@@ -232,6 +241,70 @@ def _of_whole(name: str, file: io.TextIOWrapper, field: str) -> Iterator[Item]:
         raise InvalidTextError(NOT_TEXT)
     found = item(name, text)
     yield found._replace(text=found.text.removesuffix("\n")) if field == "prompt" else found
+
+
+def _of_one(name: str, file: io.TextIOWrapper, field: str) -> Iterator[Item]:
+    """A whole file that nobody named. Raise InvalidTextError if it looks like several texts."""
+    for found in _of_whole(name, file, field):
+        if format := several(found.text, field):
+            raise InvalidTextError(
+                f"expected one text, got what looks like several texts in the format {format}; say"
+                f" --format {format} to read each, or --format text to take all as one text"
+            )
+        yield found
+
+
+def several(text: str, field: str = "text") -> str | None:
+    """Return the format of a text that looks like a file of several texts, or None.
+
+    JSON must have the field in each of its objects. A table must have the field in its first row,
+    and as many cells in every row.
+
+    >>> several('{"text": "a"}\\n{"text": "b"}'), several('["a", "b"]'), several("id,text\\n1,a")
+    ('jsonl', 'json', 'csv')
+    >>> several("Text, and more.\\nA line."), several('{"name": "a"}')
+    (None, None)
+    """
+    lines = [line for line in text.split("\n") if line.strip()]
+    if text.lstrip()[:1] == "{" and all(_has_field(line, field) for line in lines):
+        return "jsonl"
+    if text.lstrip()[:1] in ("[", "{") and _is_array(text, field):
+        return "json"
+    if len(lines) > 1 and _is_table(text, lines[0], field):
+        return "csv"
+    return None
+
+
+def _parsed(text: str) -> Any:
+    """The value of a JSON text, or None."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _has_field(text: str, field: str) -> bool:
+    value = _parsed(text)
+    return isinstance(value, dict) and field in value
+
+
+def _is_array(text: str, field: str) -> bool:
+    value = _parsed(text)
+    rows = value if isinstance(value, list) else [value]
+    are_texts = isinstance(value, list) and all(isinstance(row, str) for row in rows)
+    are_objects = all(isinstance(row, dict) and field in row for row in rows)
+    return bool(rows) and (are_texts or are_objects)
+
+
+def _is_table(text: str, heading: str, field: str) -> bool:
+    csv.field_size_limit(LARGEST_CELL)
+    table = csv.reader(text.split("\n"), delimiter=_delimiter(heading, field), strict=True)
+    try:
+        rows = [cells for cells in table if cells]
+    except csv.Error:
+        return False
+    names = [name.strip().casefold() for name in rows[0]]
+    return field in names and all(len(cells) == len(names) for cells in rows)
 
 
 def _of_lines(name: str, file: io.TextIOWrapper, field: str) -> Iterator[Item]:

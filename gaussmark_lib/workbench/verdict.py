@@ -100,14 +100,15 @@ def sentences(row: Mapping[str, Any]) -> list[str]:
     control = row["control_p_value"]
     is_short = row["power"] is not None and row["power"] < ENOUGH
     notes = row["warnings"][1:] if is_short else row["warnings"]
-    wrong = "A control key, which nobody writes with, gives p ="
-    unmarked = [] if control is None else [f"{wrong} {control:.3g}."]
+    comparison = []
+    if control is not None:
+        comparison = [f"For comparison, an unrelated key gives p = {control:.3g}."]
     return [
         f"{row['verdict'].capitalize()} at level {row['level']:g}: {_scores(row)}",
-        f"If this text had been written without the key, {odds(row['log10_p'])} of all keys would"
-        " score it at least as high as this one does.",
+        "If this key did not write the text, a score this high has a probability of"
+        f" {odds(row['log10_p'])}.",
         *(row["warnings"] if notes else [_promise(row["power"])]),
-        *unmarked,
+        *comparison,
         *_assumed(row),
     ]
 
@@ -131,11 +132,10 @@ def _assumed(row: Mapping[str, Any]) -> list[str]:
     if "model" not in row:
         return []
     prompt = "after the given prompt" if row["prompt"] else "with an unknown prompt"
-    allowed = f"{row['edited']:.0%} exchanged tokens" if row["edited"] else "no edits"
+    edits = f"{row['edited']:.0%} replaced tokens" if row["edited"] else "no edits"
     return [
-        f"Assumed: {row['model']} wrote it with noise on {row['weight']}, {prompt}; cut into tokens"
-        f" by that model's tokenizer. The test allows for {allowed} (--edited), and is exact"
-        " whether or not that is so."
+        f"Assumed: {row['model']} wrote it with noise on {row['weight']}, {prompt}. The test is"
+        f" tuned for {edits} (--edited). Its p-value is valid either way."
     ]
 
 
@@ -145,8 +145,7 @@ def _user(row: Mapping[str, Any]) -> list[str]:
     return [
         f"user {row['user']}, p = {p} over all users  (ψ = {row['psi']:.3f}{following},"
         f" {_length(row)}, key {row['key_id']})",
-        "If this text had been written without the key, some user's key would score it at least as"
-        f" high with probability {p}.",
+        f"If no user's key wrote the text, a score this high has a probability of {p}.",
         *row["warnings"],
     ]
 
@@ -160,8 +159,9 @@ def _scores(row: Mapping[str, Any]) -> str:
 
 
 def _length(row: Mapping[str, Any]) -> str:
+    unit = "token" if row["n_tokens"] == 1 else "tokens"
     windows = f" in {row['windows']} windows" if "windows" in row else ""
-    return f"{row['n_tokens']} token{'s'[: row['n_tokens'] != 1]}{windows}"
+    return f"{row['n_tokens']} {unit}{windows}"
 
 
 def p_value(log10_p: float) -> str:

@@ -89,7 +89,7 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
 
     panel.get_by_role("button", name="Take the watermarked text").click()
     panel.get_by_role("button", name=re.compile("Test$")).click()
-    expect(panel.get_by_text("A control key, which nobody writes with").nth(1)).to_be_visible(
+    expect(panel.get_by_text("For comparison, an unrelated key gives").nth(1)).to_be_visible(
         timeout=PATIENCE
     )
     panel.screenshot(path=tmp_path / "tested.png")

@@ -108,11 +108,10 @@ TYPED = """
 2 key new KEY WEIGHT --model MODEL
 0 detect --key KEY --model MODEL FOLDER/text.txt
 0 detect --key KEY --model MODEL FOLDER/text.txt --json
-0 detect --key KEY --model MODEL FOLDER/text.txt --stream FOLDER/state
-0 detect --key KEY --model MODEL FOLDER/text.txt --public FOLDER/public
-0 detect --key KEY --model MODEL FOLDER/text.txt --given FOLDER/text.txt
-0 detect --key KEY --model MODEL FOLDER/text.txt --codebook 50 --out FOLDER/out.jsonl
-0 detect --key KEY --model MODEL FOLDER/human.jsonl --stream FOLDER/state --given FOLDER/human.jsonl
+0 stream --key KEY --model MODEL FOLDER/text.txt --state FOLDER/state
+0 answer --key KEY --model MODEL FOLDER/text.txt --state FOLDER/public
+0 trace --key KEY --model MODEL FOLDER/text.txt --codebook 50 --out FOLDER/out.jsonl
+0 stream --key KEY --model MODEL FOLDER/human.jsonl --state FOLDER/state --given FOLDER/human.jsonl
 2 detect --key KEY --model FOLDER/exported FOLDER/text.txt
 2 detect --key KEY --model MODEL --text ''
 0 generate --key KEY --model MODEL --tokens 9 Return

@@ -8,9 +8,19 @@ until they are needed.
 ``power``      how much text a key needs
 ``weights``    ``verify``: whose checkpoint?
 ``texts``      ``generate`` and ``detect``: text under a key's watermark, and its test
-``batches``    what these two do with a batch of texts
+``asking``     ``stream``, ``answer`` and ``trace``: texts in a stream, from untrusted
+               users, and of the users of a codebook
+``question``   what is asked of each text: keys, model and level
+``scoring``    what ``detect`` answers, and what the next four answer instead
 ``normalise``  ``detect --normalise``: each text also with plain characters
-``inputs``     what the commands are given: shared options, texts and prompts
+``streaming``  ``stream``: what is new in each text
+``answering``  ``answer``: yes or no
+``naming``     ``trace``: a user of a codebook
+``measure``    the tests themselves, which these five call
+``writing``    what ``generate`` writes
+``panels``     the help of a command
+``options``    the options that several commands share
+``inputs``     the texts and prompts that commands are given
 ``answers``    what they say: exit codes, sentences, tables, answers to many texts
 ============== ==================================================================
 
@@ -30,8 +40,9 @@ import typer
 from typer.exceptions import TyperException
 
 from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
-from gaussmark_lib.workbench.cli import keys, notebooks, texts, weights
+from gaussmark_lib.workbench.cli import asking, keys, notebooks, texts, weights
 from gaussmark_lib.workbench.cli.answers import FAILED, INTERRUPTED, REFUSED, say
+from gaussmark_lib.workbench.cli.panels import Command
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored or written, 130"
@@ -44,88 +55,91 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # plain words, in whatever terminal or pipe
 )
-for command in (notebooks.run, notebooks.sweep, notebooks.tour, notebooks.playground):
-    app.command()(command)
-app.command("list")(notebooks.list_)
+app.command(cls=notebooks.TakesPairs)(notebooks.run)
+app.command(cls=notebooks.TakesPairs)(notebooks.sweep)
+app.command(cls=Command)(notebooks.tour)
+app.command(cls=Command)(notebooks.playground)
+app.command("list", cls=Command)(notebooks.list_)
 app.add_typer(keys.group, name="key")
-app.command()(keys.export)
-app.command()(keys.audit)
-app.command()(keys.power)
-app.command()(weights.verify)
-app.command(epilog=texts.EXIT_OF_GENERATE)(texts.generate)
-app.command(epilog=texts.EXIT_OF_DETECT)(texts.detect)
+app.command(cls=Command)(keys.export)
+app.command(cls=Command)(keys.audit)
+app.command(cls=Command)(keys.power)
+app.command(cls=Command)(weights.verify)
+app.command(cls=Command, epilog=texts.EXIT_OF_GENERATE)(texts.generate)
+app.command(cls=Command, epilog=texts.EXIT_OF_DETECT)(texts.detect)
+app.command(cls=Command, epilog=texts.EXIT_OF_DETECT)(asking.stream)
+app.command(cls=Command, epilog=texts.EXIT_OF_DETECT)(asking.answer)
+app.command(cls=Command, epilog=texts.EXIT_OF_DETECT)(asking.trace)
 
 
-def _version(wanted: bool) -> bool:
-    if wanted:
+@app.callback(invoke_without_command=True)
+def _top(
+    version: Annotated[bool, typer.Option("--version", help="Print versions.")] = False,
+) -> None:
+    if version:
         import platform
 
         from gaussmark_lib.workbench.runs import folder
 
-        print(*(f"{name} {folder.version(name)}" for name in folder.PACKAGES), sep=", ", end=", ")
-        print(f"python {platform.python_version()}")
+        versions = [f"{name} {folder.version(name)}" for name in folder.PACKAGES]
+        print(*versions, f"python {platform.python_version()}", sep=", ")
         raise typer.Exit
-    return wanted
-
-
-@app.callback()
-def _top(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print versions.")
-    ] = False,
-) -> None: ...
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Runs one command, and says in one sentence why it did not."""
-    _open_what_is_closed()
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that has no ψ
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("once", GaussMarkWarning)
-            warnings.showwarning = lambda warning, *_: say(str(warning))
-            code = _run(list(sys.argv[1:] if words is None else words))
-        print(end="", flush=True)  # a full disk is noticed here, not at the interpreter's end
-        return code
-    except TyperException as error:
-        is_help = type(error).__name__ == "NoArgsIsHelpError"
-        say(error.format_message().replace("Value error, ", ""), "" if is_help else "gaussmark: ")
-        return REFUSED
-    except GaussMarkError as error:
-        say(str(error))
-        return getattr(error, "exit_code", REFUSED)
-    except BrokenPipeError:  # whoever reads, as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return FAILED
-    except OSError as error:
-        say(": ".join(filter(None, [error.filename, error.strerror])) or str(error))
-        if sys.stdout is sys.__stdout__:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what could not be written
-        return FAILED
-    except (KeyboardInterrupt, SystemError) as error:
-        # numba makes a SystemError of an interrupt
-        cause = error.__cause__ if isinstance(error, SystemError) else error
-        if not isinstance(cause, KeyboardInterrupt):
-            raise
-        say(str(cause) or "interrupted", "\ngaussmark: ")
-        return INTERRUPTED
-
-
-def _run(words: list[str]) -> int:
     command = typer.main.get_command(app)
-    try:
-        with command.make_context("gaussmark", notebooks.joined(words)) as context, _stoppable():
-            return command.invoke(context) or 0
-    except typer.Exit as done:
-        return done.exit_code
+    with _of_this_process():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("once", GaussMarkWarning)
+                warnings.showwarning = lambda warning, *_: say(str(warning))
+                arguments = list(sys.argv[1:] if words is None else words)
+                try:
+                    with command.make_context("gaussmark", arguments) as context:
+                        code = command.invoke(context) or 0
+                except typer.Exit as done:  # after --help and --version
+                    code = done.exit_code
+            print(end="", flush=True)  # a full disk is noticed here, not at the interpreter's end
+            return code
+        except TyperException as error:
+            is_help = type(error).__name__ == "NoArgsIsHelpError"
+            message = error.format_message().replace("Value error, ", "")
+            say(message, "" if is_help else "gaussmark: ")
+            return REFUSED
+        except GaussMarkError as error:
+            say(str(error))
+            return getattr(error, "exit_code", REFUSED)
+        except BrokenPipeError:  # whoever reads, as `head`, has seen enough
+            _write_nowhere()
+            return FAILED
+        except OSError as error:
+            say(": ".join(filter(None, [error.filename, error.strerror])) or str(error))
+            if sys.stdout is sys.__stdout__:
+                _write_nowhere()
+            return FAILED
+        except (KeyboardInterrupt, SystemError) as error:
+            # numba makes a SystemError of an interrupt
+            cause = error.__cause__ if isinstance(error, SystemError) else error
+            if not isinstance(cause, KeyboardInterrupt):
+                raise
+            say(str(cause) or "interrupted", "\ngaussmark: ")
+            return INTERRUPTED
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
-    """Inside, the first Ctrl-C or SIGTERM raises KeyboardInterrupt; later ones are ignored, so that
-    a command that leaves records and processes behind can finish its clean-up.
+def _of_this_process() -> Iterator[None]:
+    """Inside, the standard streams are open, whatever the shell has closed, and the first Ctrl-C or
+    SIGTERM raises KeyboardInterrupt. Later ones are ignored, so that a command that leaves records
+    and processes behind can finish its clean-up.
     """
+    # the next file must not get the number of a stream that was closed, as by `2>&-`
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(handle)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that has no ψ
 
     def stop(number: int, frame: object) -> None:
         for stopping in before:
@@ -140,11 +154,6 @@ def _stoppable() -> Iterator[None]:
             signal.signal(stopping, handler)
 
 
-def _open_what_is_closed() -> None:
-    """Nothing in place of standard streams that a shell has closed, as by ``2>&-``: the next file
-    would get their numbers and what they write.
-    """
-    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(handle)
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+def _write_nowhere() -> None:
+    """What could not be written is not tried again at the interpreter's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -5,26 +5,64 @@ to many texts, printed or kept in a file by which an interrupted command goes on
 import fcntl
 import json
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.workbench.cli.inputs import Item, digest, visible
-
-if TYPE_CHECKING:
-    from gaussmark_lib.workbench.cli.batches import Scoring, Writing
+from gaussmark_lib.workbench.cli.inputs import Item, Texts, digest, visible
 
 FAILED, REFUSED, PARTLY, INTERRUPTED = 1, 2, 3, 130  # exit codes; 0 is success
 DIGEST = "digest"  # the first field of a line, which says of which text and question it is
 START = f'{{"{DIGEST}": "'.encode()  # of a line
 DELAY = 0.5  # seconds before progress is shown
 
+NUMBER = re.compile("^(prompt|response|text) 0: ")  # of a text that is named by its file instead
+
 Row = dict[str, Any]
+
+
+class Work(ABC):
+    """What a command does with its texts, such as ``scoring.Scoring``."""
+
+    doing: str  # the bar's words
+    done: str  # "12 of 12 texts …"
+    unit: str  # what the bar counts
+    results: str  # what a file of answers has
+    hidden: frozenset[str]  # fields that only a file of answers has
+    per_text: int  # rows of a text that can be answered
+    asked: list[Any]  # what tells these answers from answers to another question
+
+    @abstractmethod
+    def about(self, item: Item) -> Row:
+        """The first fields of a text's rows."""
+
+    @abstractmethod
+    def encode(self, item: Item) -> Any:
+        """The text, ready to be answered, with its ``item``. GaussMarkError if it cannot be."""
+
+    @abstractmethod
+    def answer(self, texts: Sequence[Any], advance: Callable[[int], object]) -> list[list[Row]]:
+        """The rows of each text, or one with an ``error``."""
+
+    @abstractmethod
+    def sentence(self, row: Row, *, alone: bool) -> str:
+        """A row in words."""
+
+
+@dataclass
+class Count:
+    """How many texts were answered, those that failed included."""
+
+    texts: int = 0
+    failed: int = 0
 
 
 def say(words: str, start: str = "gaussmark: ") -> None:
@@ -34,8 +72,9 @@ def say(words: str, start: str = "gaussmark: ") -> None:
 
 
 def loading(model: str) -> None:
-    """What a person waits for: the packages and the model take seconds."""
-    waiting(f"loading the model {model} …")
+    """Says in a terminal what a person waits for: packages and the model take seconds."""
+    if sys.stderr.isatty():
+        say(f"loading the model {model} …")
 
 
 def waiting(words: str) -> None:
@@ -57,67 +96,100 @@ def table(rows: Sequence[Mapping[str, object]], *, heading: bool = False) -> Non
 
 
 def give(
-    work: "Scoring | Writing",
-    items: Iterator[Item],
+    work: Work,
+    texts: Texts,
     *,
-    many: bool,
     batch: int,
     out: str | None,
     as_json: bool,
-    **bar: Any,
+    total: int | None = None,
 ) -> int:
-    """Answers all items, and says how it went; the exit code.
+    """Answers all texts, and says how it went; the exit code.
 
     Args:
-        work: what is done with a batch of items.
-        many: whether one text that cannot be answered does not stop the others.
-        out: the file that the answers are kept in, one line for each of an item's rows.
-        bar: tqdm's options.
+        batch: how many texts are answered at a time.
+        out: the file that the answers are kept in, one line for each row.
+        total: where the bar ends.
     """
     from tqdm import tqdm
 
     from gaussmark_lib.engine.blocks import in_lists
 
-    n = failed = n_before = failed_before = 0
-    items = (item._replace(row=row) for row, item in enumerate(items))
+    now, earlier = Count(), Count()
+    items = (item._replace(row=row) for row, item in enumerate(texts.items))
+    bar = tqdm(
+        desc=work.doing,
+        unit=work.unit,
+        total=total,
+        file=sys.stderr,
+        delay=DELAY,
+        leave=False,
+        disable=None,
+    )
     with ExitStack() as stack:
-        if kept := stack.enter_context(_kept(out)) if out is not None else None:
-            n_before, failed_before, items = _resumed(kept, work, items)
-        progress = tqdm(**bar, file=sys.stderr, delay=DELAY, leave=False, disable=None)
-        stack.enter_context(progress)
+        file = None
+        if out is not None:
+            file = stack.enter_context(_kept(out))
+            earlier, items = _resumed(file, work, items)
+        stack.enter_context(bar)
         try:
-            for several in in_lists(items, batch):
-                rows = []
-                answers = work.answers(several, progress.update)
-                for item, of_item in zip(several, answers, strict=True):
-                    if error := of_item[0].get("error"):
-                        failed += 1
-                        name = "standard input" if item.name == "-" else item.name
-                        why = f"{visible(name)}: {visible(error)}"
-                        if not many:
-                            raise GaussMarkError(why)
-                        progress.write(f"gaussmark: {why}", file=sys.stderr)
-                    about = {DIGEST: digest(item, work.asked)} | work.about(item)
-                    rows += [about | row for row in of_item]
-                if kept:
-                    _write(kept, rows)
+            for some in in_lists(items, batch):
+                encoded, rows = [], {}
+                for item in some:
+                    try:
+                        encoded.append(work.encode(item))
+                    except GaussMarkError as error:
+                        rows[item.row] = [{"error": NUMBER.sub("", str(error))}]
+                answers = work.answer(encoded, bar.update) if encoded else []
+                for text, of_text in zip(encoded, answers, strict=True):
+                    rows[text.item.row] = of_text
+                now.failed += _report(some, rows, texts.many, bar)
+                complete = [
+                    {DIGEST: digest(item, work.asked)} | work.about(item) | row
+                    for item in some
+                    for row in rows[item.row]
+                ]
+                if file is not None:
+                    _write(file, complete)
                 else:
-                    progress.clear()  # the answers are not to stand behind the bar
-                    _show(work, rows, as_json, alone=not many)
-                n += len(several)
+                    bar.clear()  # the answers are not to stand behind the bar
+                    _show(work, complete, as_json, alone=not texts.many)
+                now.texts += len(some)
         except GaussMarkError as error:
-            error.exit_code = FAILED if n else REFUSED
+            error.exit_code = FAILED if now.texts else REFUSED
             raise
-    if not n + n_before:
+    return _summary(work, now, earlier, many=texts.many)
+
+
+def _report(items: Sequence[Item], rows: Mapping[int, Sequence[Row]], many: bool, bar: Any) -> int:
+    """Names the texts that could not be answered, and how many they are. GaussMarkError for one
+    alone.
+    """
+    n_failed = 0
+    for item in items:
+        if error := rows[item.row][0].get("error"):
+            name = "standard input" if item.name == "-" else item.name
+            why = f"{visible(name)}: {visible(error)}"
+            if not many:
+                raise GaussMarkError(why)
+            bar.write(f"gaussmark: {why}", file=sys.stderr)
+            n_failed += 1
+    return n_failed
+
+
+def _summary(work: Work, now: Count, earlier: Count, *, many: bool) -> int:
+    """Says how many texts were answered; the exit code."""
+    if not now.texts + earlier.texts:
         raise GaussMarkError(f"expected at least one text to be {work.done}, got none")
     if many:
-        say(f"{n - failed:,} of {n:,} texts {work.done}, {failed:,} could not be")
-    if n_before:
-        say(f"{n_before:,} texts of an earlier run, {failed_before:,} of which could not be")
-    return PARTLY if failed + failed_before else 0
+        n_done = now.texts - now.failed
+        say(f"{n_done:,} of {now.texts:,} texts {work.done}, {now.failed:,} could not be")
+    if earlier.texts:
+        say(f"{earlier.texts:,} texts of an earlier run, {earlier.failed:,} of which could not be")
+    return PARTLY if now.failed + earlier.failed else 0
 
 
-def _show(work: "Scoring | Writing", rows: Sequence[Row], as_json: bool, *, alone: bool) -> None:
+def _show(work: Work, rows: Sequence[Row], as_json: bool, *, alone: bool) -> None:
     for row in rows:
         if as_json:
             print(json.dumps({name: row[name] for name in row if name not in work.hidden}))
@@ -138,16 +210,17 @@ def _kept(path: str) -> Iterator[IO[bytes]]:
                 os.unlink(path)
 
 
-def _resumed(
-    kept: IO[bytes], work: "Scoring | Writing", items: Iterator[Item]
-) -> tuple[int, int, Iterator[Item]]:
-    """How many of the items have their lines already, how many of those with an error, and the
-    other items. What a killed process left of an answer is cut off.
+def _resumed(kept: IO[bytes], work: Work, items: Iterator[Item]) -> tuple[Count, Iterator[Item]]:
+    """How many of the texts have their lines already, and the other texts. What a killed process
+    left of an answer is cut off.
 
     GaussMarkError: the lines are those of other texts, other keys or other options, or
     somebody's own; the file stays as it is.
     """
-    n = failed = end = here = n_rows = 0
+    earlier = Count()
+    end = 0  # of the last complete answer, in bytes
+    position = 0  # of the next line
+    n_rows = 0  # of the item so far
     item = None
     kept.seek(0)
     for number, line in enumerate(kept, 1):
@@ -160,11 +233,16 @@ def _resumed(
                 f"{kept.name}:{number}: expected {work.results}, got {line[:60]!r}; name another"
                 " file"
             )
-        here, n_rows = here + len(line), n_rows + 1
+        position += len(line)
+        n_rows += 1
         if n_rows == work.per_text or "error" in row:
-            n, failed, end, n_rows, item = n + 1, failed + ("error" in row), here, 0, None
+            earlier.texts += 1
+            earlier.failed += int("error" in row)
+            end = position
+            n_rows = 0
+            item = None
     kept.truncate(end)
-    return n, failed, chain([item] if item else [], items)
+    return earlier, chain([item] if item else [], items)
 
 
 def _write(kept: IO[bytes], rows: Sequence[Row]) -> None:

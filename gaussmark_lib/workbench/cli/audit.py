@@ -33,7 +33,7 @@ COLUMNS = {
     "level there": "false alarms below the threshold on further texts of the kind: expected, with"
     " 95% of what these texts allow",
     "this key, stream": "the same share by innovations: what each text says that the ones before it"
-    " had not (`detect --stream`)",
+    " had not (`gaussmark stream`)",
     "ψ for one in a million": "mean + 4.75 standard deviations of this key's ψ, if ψ is normal over"
     " texts of the kind; 4.75 over keys",
     "keys": "other keys, drawn at random, of which the rest speaks",
@@ -113,10 +113,11 @@ def of_kind(table: pd.DataFrame) -> dict[str, Any]:
 
 def headline(card: Mapping[str, Any]) -> str:
     n = len(card["kinds"])
+    of_all = f": the worst of {n} kinds" if n > 1 else ""
     kind, worst = max(card["kinds"].items(), key=lambda item: item[1]["this key"]["value"])
     return (
         f"{card['scheme']}'s key {card['key_id']} calls {_share(worst['this key'])} of human {kind}"
-        f" marked at level {card['level']}" + f": the worst of {n} kinds" * (n > 1)
+        f" marked at level {card['level']}{of_all}"
     )
 
 

@@ -1,5 +1,5 @@
-"""What the commands are given: options that several of them have, and texts or prompts, one after
-another, from files (``engine.text_files``), folders and standard input.
+"""Texts and prompts, one after another: typed, from files (``engine.text_files``), from folders and
+from standard input.
 """
 
 import hashlib
@@ -7,59 +7,130 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any, NamedTuple
 
 from gaussmark_lib import files
 from gaussmark_lib.engine import text_files
 from gaussmark_lib.engine.text_files import Item
+from gaussmark_lib.engine.typography import line_feeds
 from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
+from gaussmark_lib.workbench.cli.options import Format
 
 CONTROLS = re.compile(  # what moves a terminal's cursor, or turns a line's direction
     r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 
-KeyFile = Annotated[Path, typer.Option("--key", metavar="KEY", exists=True, help="Key file.")]
-KeyFiles = Annotated[
-    list[Path],
-    typer.Option(
-        "--key",
-        metavar="KEY",
-        exists=True,
-        help="Key file; may be repeated, for keys of one weight and sigma.",
-    ),
-]
-Model = Annotated[
-    str,
-    typer.Option(
-        help="Base model: doclm, smollm2, gemma-3-270m, a folder, a .gguf file or a hub id."
-    ),
-]
-CodebookName = Annotated[
-    str | None,
-    typer.Option(metavar="FILE|N", help="A codebook of the key, or its number of users."),
-]
-Records = Annotated[str | None, typer.Option(help="Folder of the records [papermill_runs].")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
-Lines = Annotated[bool, typer.Option("--jsonl", help="Standard input holds JSON lines.")]
-Column = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Column or JSON field to read [text, or prompt in generate]."
-    ),
-]
-Batch = Annotated[int, typer.Option(min=1, max=100_000, help="Texts per batch.")]
-Out = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Write JSON lines there; where some are there already, go on behind the last.",
-    ),
-]
+
+NOTHING = {  # what to say where no text, or no prompt, is given
+    "text": "expected a text to test, or more: FILEs, - for standard input, or --text",
+    "prompt": "expected a prompt to continue, or more: PROMPTs, - for standard input, or --file",
+}
+
+
+class Texts(NamedTuple):
+    """The texts, or prompts, of one command."""
+
+    items: Iterator[Item]
+    many: bool  # whether one that cannot be read does not stop the others
+
+
+def texts(
+    names: Sequence[str],
+    typed: Mapping[str, str | None],
+    *,
+    field: str = "text",
+    prompt: str | None = None,
+    format: Format | None = None,
+    column: str | None = None,
+) -> Texts:
+    """The typed texts, then those of files, folders and standard input (``-``), in order.
+
+    GaussMarkError at once for a name of nothing, for a file that is named alone and cannot be read,
+    and for an option that has nothing to act on.
+
+    Args:
+        typed: texts by their names; None is no text.
+        field: what a row of a file has: ``text``, or ``prompt`` where prompts are read.
+        prompt: the prompt of texts that have none of their own.
+        format: what standard input holds.
+        column: another name of the field.
+    """
+    items = [text_files.item(name, text) for name, text in typed.items() if text is not None]
+    if not names and not items:
+        raise GaussMarkError(NOTHING[field])
+    if format is not None and "-" not in names:
+        raise GaussMarkError("--format: expected - (standard input) among the files, got none")
+    has_many = [name for name in names if os.path.isdir(name) or text_files.has_many(name)]
+    if "-" in names and format not in (None, Format.TEXT):
+        has_many.append("-")
+    if column is not None and not has_many:
+        raise GaussMarkError(
+            "--column: expected a file of several texts (.csv, .json, .jsonl, …), a folder, or -"
+            " with --format; got none of them"
+        )
+
+    paths = []
+    for name in names:
+        try:
+            if os.path.isdir(name):
+                paths += _of_folder(name)
+                continue
+            if name != "-":
+                files.refuse_others(name)
+        except OSError as error:
+            raise GaussMarkError(
+                f"cannot read {name!r}: {error.strerror}; expected a text or a folder of texts"
+            ) from None
+        paths.append(name)
+    read = chain.from_iterable(
+        text_files.items(path, field=field, column=column, standard_input=format) for path in paths
+    )
+    is_one_file = len(names) == 1 and names != ["-"] and not os.path.isdir(names[0])
+    if is_one_file and not items:
+        first = list(islice(read, 1))
+        if first and first[0].name == names[0]:  # no number: the error is that of the file
+            first[0].required()
+        read = chain(first, read)
+    many = len(names) + len(items) > 1 or bool(has_many)
+    items = chain(items, read)
+    if prompt is not None:
+        prompt = line_feeds(prompt)
+        if text_files.SURROGATE.search(prompt):
+            raise GaussMarkError("--prompt: expected whole Unicode characters, got half of one")
+        items = (
+            item._replace(prompt=prompt if item.prompt is None else item.prompt) for item in items
+        )
+    return Texts(items, many)
+
+
+def prompt_of(path: str, prompt: str) -> str:
+    """The content of a prompt's file; GaussMarkError if a prompt was typed, too."""
+    if prompt:
+        raise GaussMarkError("expected one prompt: --prompt or --prompt-file, got both")
+    return text_files.whole(path, "prompt").required()
+
+
+def _of_folder(name: str) -> list[str]:
+    """The files with texts, sorted; a warning names those whose text cannot be read."""
+    paths = sorted(str(path) for path in Path(name).rglob("*") if path.is_file())
+    documents = [path for path in paths if text_files.is_document(path)]
+    if documents:
+        warnings.warn(
+            f"{name}: left out {len(documents):,} files that are not plain text, such as"
+            f" {documents[0]!r}; {text_files.ADVICE}",
+            GaussMarkWarning,
+            stacklevel=2,
+        )
+    readable = [path for path in paths if text_files.is_in_folders(path)]
+    if not readable:
+        raise GaussMarkError(
+            f"cannot read {name!r}: expected a folder with texts"
+            f" ({', '.join(text_files.IN_FOLDERS)}), found none in it"
+        )
+    return readable
 
 
 def digest(item: Item, asked: list[Any]) -> str:
@@ -90,10 +161,8 @@ def new(name: str, suffix: str = "") -> Path:
     return path
 
 
-def refuse_among(out: str | None, names: Sequence[str]) -> None:
+def refuse_among(out: str, names: Sequence[str]) -> None:
     """Refuses results that would be read as texts."""
-    if out is None:
-        return
     path = Path(os.path.realpath(out))
     for name in names:
         place = Path(os.path.realpath(name))
@@ -103,69 +172,3 @@ def refuse_among(out: str | None, names: Sequence[str]) -> None:
                 f"--out: expected a file that is not among those that are read, got {out!r}; name"
                 " one elsewhere"
             )
-
-
-def are_many(names: Sequence[str], *, lines: bool = False) -> bool:
-    """Whether several texts can come: then one that cannot be scored does not stop the others."""
-    return len(names) > 1 or any(
-        os.path.isdir(name) or text_files.has_many(name) or (name == "-" and lines)
-        for name in names
-    )
-
-
-def items(
-    names: Sequence[str], *, lines: bool = False, field: str = "text", column: str | None = None
-) -> Iterator[Item]:
-    """The texts of these files and folders, in order.
-
-    GaussMarkError at once for a name of nothing, and for a file that is named alone and cannot be
-    read.
-
-    Args:
-        lines: read standard input (``-``) as JSON lines.
-        field: what a row of a file has: ``text``, or ``prompt`` where prompts are read.
-        column: another name of it.
-    """
-    paths = [path for name in names for path in _files(name)]
-    texts = chain.from_iterable(
-        text_files.items(path, field=field, column=column, as_lines=lines) for path in paths
-    )
-    if len(names) != 1 or names == ["-"] or os.path.isdir(names[0]):
-        return texts
-    first = list(islice(texts, 1))
-    if first and first[0].name == names[0]:  # no number: the error is that of the file
-        first[0].required()
-    return chain(first, texts)
-
-
-def _files(name: str) -> list[str]:
-    try:
-        if os.path.isdir(name):
-            return _of_folder(name)
-        if name != "-":
-            files.refuse_others(name)
-    except OSError as error:
-        raise GaussMarkError(
-            f"cannot read {name!r}: {error.strerror}; expected a text or a folder of texts"
-        ) from None
-    return [name]
-
-
-def _of_folder(name: str) -> list[str]:
-    """The files with texts, sorted; a warning names those whose text cannot be read."""
-    paths = sorted(str(path) for path in Path(name).rglob("*") if path.is_file())
-    documents = [path for path in paths if text_files.is_document(path)]
-    if documents:
-        warnings.warn(
-            f"{name}: left out {len(documents):,} files that are not plain text, such as"
-            f" {documents[0]!r}; {text_files.ADVICE}",
-            GaussMarkWarning,
-            stacklevel=2,
-        )
-    texts = [path for path in paths if text_files.is_in_folders(path)]
-    if not texts:
-        raise GaussMarkError(
-            f"cannot read {name!r}: expected a folder with texts"
-            f" ({', '.join(text_files.IN_FOLDERS)}), found none in it"
-        )
-    return texts

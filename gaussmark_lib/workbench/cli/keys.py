@@ -14,13 +14,14 @@ from gaussmark_lib import files
 from gaussmark_lib.engine import key_files
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench.cli import answers, inputs
-from gaussmark_lib.workbench.cli.inputs import AsJson, CodebookName, KeyFile, Model
+from gaussmark_lib.workbench.cli.options import AsJson, CodebookName, KeyFile, Model
+from gaussmark_lib.workbench.cli.panels import ADVANCED, Command
 
 EDITED = 0.1  # costs a text as it was written 1% of its ψ, and gives edited ones half as much again
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and show key files.")
 
 
-@group.command()
+@group.command(cls=Command)
 def new(
     path: Annotated[str, typer.Argument(help="Key file to write; never overwritten.")],
     weight: Annotated[
@@ -36,7 +37,10 @@ def new(
     ] = None,
     model: Model = "doclm",
     rank_dropped: Annotated[
-        int, typer.Option(help="Top singular directions that the noise avoids.")
+        int,
+        typer.Option(
+            help="Top singular directions that the noise avoids.", rich_help_panel=ADVANCED
+        ),
     ] = 0,
     edited: Annotated[
         float, typer.Option(help="Share of exchanged tokens that `detect` is to allow for.")
@@ -74,7 +78,7 @@ def new(
     )
 
 
-@group.command()
+@group.command(cls=Command)
 def show(path: Annotated[Path, typer.Argument(exists=True)]) -> None:
     """Print what a key is for, but not its secret."""
     content = key_files.read(path)
@@ -86,7 +90,7 @@ def show(path: Annotated[Path, typer.Argument(exists=True)]) -> None:
     print(json.dumps(about, indent=1))
 
 
-@group.command()
+@group.command(cls=Command)
 def users(
     path: Annotated[str, typer.Argument(help="Codebook file to write; there is no secret in it.")],
     key: KeyFile,
@@ -140,7 +144,7 @@ def export(
     carried = Key.load(key)
     watermark = carried.watermark  # refuses an unbound key before the model is loaded
     if codebook is not None:
-        from gaussmark_lib.workbench.cli.batches import codebook_of
+        from gaussmark_lib.workbench.cli.naming import codebook_of
 
         carried = codebook_of(codebook, carried).key(user)
     if is_gguf:
@@ -158,7 +162,7 @@ def export(
 
 
 def _count(about: str, least: int = 4) -> OptionInfo:
-    return typer.Option(min=least, max=100_000, help=about)
+    return typer.Option(min=least, max=100_000, help=about, rich_help_panel=ADVANCED)
 
 
 Kinds = Annotated[

@@ -18,7 +18,8 @@ from gaussmark_lib.engine import packages
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench import runs, sweeps, words
 from gaussmark_lib.workbench.cli import answers
-from gaussmark_lib.workbench.cli.inputs import Model, Records
+from gaussmark_lib.workbench.cli.options import Records
+from gaussmark_lib.workbench.cli.panels import ADVANCED, Command
 from gaussmark_lib.workbench.runs import folder, presets
 from gaussmark_lib.workbench.runs import notebook as notebooks
 from gaussmark_lib.workbench.runs.parameters import parse
@@ -95,15 +96,23 @@ Force = Annotated[bool, typer.Option("--force", help="Run even where there is a 
 Workers = Annotated[int | None, typer.Option(help="Local runs at a time [one per core].")]
 
 
+class TakesPairs(Command):
+    """A command with ``-p name value``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, joined(args))
+
+
 def joined(words: list[str]) -> list[str]:
     """``-p name value`` as the one word ``-pname=value``, since typer takes one word per option."""
-    if words[:1] not in (["run"], ["sweep"]):
-        return words
-    result, left = [], iter(words)
-    for word in left:
+    result = []
+    following = iter(words)
+    for word in following:
         if word in ("-p", "--param"):
-            name = next(left, "")
-            word = "-p" + (name if "=" in name else "=".join([name, *islice(left, 1)]))
+            name = next(following, "")
+            if "=" not in name:
+                name = "=".join([name, *islice(following, 1)])
+            word = f"-p{name}"
         result.append(word)
     return result
 
@@ -171,16 +180,24 @@ def sweep(
     records: Records = None,
     workers: Workers = None,
     scheduler: Annotated[
-        str | None, typer.Option(help="Use this Dask scheduler, e.g. tcp://host:8786.")
+        str | None,
+        typer.Option(
+            help="Use this Dask scheduler, e.g. tcp://host:8786.", rich_help_panel=ADVANCED
+        ),
     ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help=f"Start workers as a queue's jobs: a YAML file, {BY_NAME}."
+            metavar="FILE",
+            help=f"Start workers as a queue's jobs: a YAML file, {BY_NAME}.",
+            rich_help_panel=ADVANCED,
         ),
     ] = None,
     gpus_per_run: Annotated[
-        int, typer.Option(min=0, max=64, help="GPUs that a run has to itself.")
+        int,
+        typer.Option(
+            min=0, max=64, help="GPUs that a run has to itself.", rich_help_panel=ADVANCED
+        ),
     ] = 0,
 ) -> int:
     """Run a notebook for every combination in a grid of parameters and write one table.
@@ -262,15 +279,22 @@ def list_(
         typer.Argument(help="One of them [all but weights]."),
     ] = None,
     records: Records = None,
-    model: Model = "doclm",
+    model: Annotated[
+        str | None, typer.Option(help="Whose weights to list, as in `detect`.  [doclm]")
+    ] = None,
 ) -> None:
     """List the notebooks, presets, grids, clusters, records and models, or a model's weights."""
+    if records is not None and what not in (None, "records"):
+        raise GaussMarkError(f"--records: expected `list` or `list records`, got `list {what}`")
+    if model is not None and what != "weights":
+        raise GaussMarkError("--model: expected `list weights`, the list of one model's matrices")
     everything = ["notebooks", "presets", "grids", "clusters", "records", "models"]
     for name in [what] if what else everything:
         if not what:
             print(f"\n{name}")
         if rows := [
-            {"name": entry, "about": about} for entry, about in _listed(name, records, model)
+            {"name": entry, "about": about}
+            for entry, about in _listed(name, records, model or "doclm")
         ]:
             answers.table(rows)
         else:
@@ -357,7 +381,8 @@ def playground(
         filter(None, [str(APP.parent), os.environ.get("JUPYTER_PATH")])
     )
     words = [f"--port={port}", f"--VoilaConfiguration.theme={theme}"]
-    words += ["--no-browser"] * no_browser
+    if no_browser:
+        words.append("--no-browser")
     # in place of this process: whoever ends this command ends the server and its kernels
     os.execv(sys.executable, [sys.executable, "-m", "voila", str(APP), *APP_OPTIONS, *words])
 

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gaussmark_lib.workbench.cli.inputs import AsJson, KeyFiles, visible
+from gaussmark_lib.workbench.cli.inputs import visible
+from gaussmark_lib.workbench.cli.options import AsJson, KeyFiles
 
 PROVES = (
     "A small p proves that the checkpoint descends from this marked release, or from somebody who"

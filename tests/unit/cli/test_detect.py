@@ -1,5 +1,5 @@
-"""``gaussmark detect`` of many texts: every good one gets its answer, a broken one its reason, and
-an interrupted run goes on.
+"""``gaussmark detect``, ``stream``, ``answer`` and ``trace`` of many texts: every good one gets its
+answer, a broken one its reason, and an interrupted run goes on.
 """
 
 import json
@@ -16,7 +16,7 @@ from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import cli, verdict
-from gaussmark_lib.workbench.cli import answers, batches
+from gaussmark_lib.workbench.cli import answers, scoring, streaming
 
 WM, KEY = Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1)
 TEXTS = [
@@ -38,7 +38,20 @@ def detect(keys) -> list[str]:
     return ["detect", "--key", keys[0]]
 
 
-def test_a_long_text_is_tested_in_windows(lm, keys, detect, capsys, tmp_path):
+@pytest.fixture
+def stream(keys) -> list[str]:
+    return ["stream", "--key", keys[0]]
+
+
+@pytest.fixture
+def trace(keys) -> list[str]:
+    return ["trace", "--key", keys[0]]
+
+
+KINDS = [["detect"], ["trace", "--codebook", "50"], ["stream", "--state", "state"]]
+
+
+def test_a_long_text_is_tested_in_windows(lm, keys, detect, stream, trace, capsys, tmp_path):
     """As one: the same ψ alone, among others, and by the library."""
     text = "Returns the mean of the values. " * 5
     prompts, responses = windows(lm.model, [], lm.encode(text))
@@ -51,13 +64,13 @@ def test_a_long_text_is_tested_in_windows(lm, keys, detect, capsys, tmp_path):
     assert 0 < found[0]["control_p_value"] < 1
     assert f"{len(lm.encode(text))} tokens in 4 windows" in answer(capsys, *both)[1]
 
-    words = [*detect, lines(tmp_path / "t.jsonl", [TEXTS[0], text, TEXTS[1]])]
-    found = rows(capsys, *words)[1]
+    file = lines(tmp_path / "t.jsonl", [TEXTS[0], text, TEXTS[1]])
+    found = rows(capsys, *detect, file)[1]
     alone = [psi(lm, TEXTS[0]), pytest.approx(wanted[0], rel=1e-3), psi(lm, TEXTS[1])]
     assert [row["psi"] for row in found] == alone
     assert ["windows" in row for row in found] == [False, True, False]
-    assert [row.get("windows") for row in rows(capsys, *words, "--codebook", "50")[1]][1] == 4
-    code, _, err = rows(capsys, *words, "--stream", str(tmp_path / "state"))
+    assert rows(capsys, *trace, file, "--codebook", "50")[1][1]["windows"] == 4
+    code, _, err = rows(capsys, *stream, file, "--state", str(tmp_path / "state"))
     assert code == cli.answers.PARTLY, "a stream's law is that of uncut texts"
     assert "at most 64 tokens" in err
 
@@ -91,7 +104,7 @@ def test_broken_lines_are_named_by_number_and_the_others_are_scored(lm, detect, 
     )
     assert [row.get("psi") for row in found] == [psi(lm, TEXTS[0]), *[None] * 6, psi(lm, TEXTS[1])]
     assumed = {"model", "weight", "edited", "prompt"}
-    assert found[0].keys() == {"text", *assumed, *batches.FIELDS, *verdict.FIELDS, "digest"}
+    assert found[0].keys() == {"text", *assumed, *scoring.FIELDS, *verdict.FIELDS, "digest"}
     assert all(f"gaussmark: {file}:{number}: expected" in err for number in broken)
     assert "2 of 8 texts scored, 6 could not be" in err
 
@@ -106,7 +119,7 @@ def test_files_folders_prompts_and_byte_order_marks(lm, detect, tmp_path, capsys
     row = json.dumps({"text": TEXTS[3], "prompt": "The function"})
     (tmp_path / "more.jsonl").write_bytes(b"\xef\xbb\xbf" + row.encode() + b"\n\n")
     typed("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[1:3]).encode())
-    names = [str(folder), str(tmp_path / "more.jsonl"), "-", "--jsonl"]
+    names = [str(folder), str(tmp_path / "more.jsonl"), "-", "--format", "jsonl"]
     code, found, _ = rows(capsys, *detect, *names)
     of_folder = [str(folder / name) for name in ("a.txt", "deep/b.md", "latin.txt")]
     assert [row["text"] for row in found] == [
@@ -142,14 +155,14 @@ def test_progress_is_for_terminals_and_no_answer_stands_behind_it(
     assert terminal.screen()[1:4] == out.splitlines()
 
 
-@pytest.mark.parametrize("words", [[], ["--codebook", "50"], ["--stream", "state"]])
+@pytest.mark.parametrize("words", KINDS)
 def test_what_one_text_lacks_is_said_with_its_name(
-    detect, tmp_path, capsys, typed, monkeypatch, words
+    keys, tmp_path, capsys, typed, monkeypatch, words
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").touch()
     typed(b"")
-    words = [*detect, *words]
+    words = [*words, "--key", keys[0]]
     why = "expected at least one token to score, got none\n"
     for text, name in ((["empty.txt"],) * 2, (["-"], "standard input"), (["--text", ""], "--text")):
         name = name if isinstance(name, str) else name[0]
@@ -246,22 +259,22 @@ def test_results_of_another_question_are_not_gone_on_with(
 def test_what_ends_after_the_first_answers_has_failed_and_was_not_refused(
     detect, tmp_path, capsys, monkeypatch, place, code
 ):
-    calls, answers_of = [], batches.Scoring.answers
+    calls, answer_of = [], scoring.Scoring.answer
 
     def fails_later(self, *batch):
         calls.append(batch)
         if len(calls) == place:
             raise GaussMarkError("no more")
-        return answers_of(self, *batch)
+        return answer_of(self, *batch)
 
-    monkeypatch.setattr(batches.Scoring, "answers", fails_later)
+    monkeypatch.setattr(scoring.Scoring, "answer", fails_later)
     file = lines(tmp_path / "t.jsonl", TEXTS)
     assert answer(capsys, *detect, file, "--batch", "2")[0] == code
 
 
-def test_a_stream_remembers_what_it_answered(lm, keys, detect, tmp_path, capsys):
+def test_a_stream_remembers_what_it_answered(lm, keys, stream, tmp_path, capsys):
     file, state = lines(tmp_path / "t.jsonl", ["", *TEXTS], {1: b"{"}), tmp_path / "state"
-    words = [*detect, file, "--stream", str(state), "--batch", "1"]
+    words = [*stream, file, "--state", str(state), "--batch", "1"]
     code, [_, *found], _ = rows(capsys, *words)
     assert (code, state.stat().st_mode & 0o777) == (cli.answers.PARTLY, 0o600)
     table = joint.sequence(lm.model, [[]] * 4, [lm.encode(text) for text in TEXTS], WM, [KEY])
@@ -271,30 +284,30 @@ def test_a_stream_remembers_what_it_answered(lm, keys, detect, tmp_path, capsys)
     assert [row["control_p_value"] for row in found] == [None] * 4
     assert [row["verdict"] == "detected" for row in found] == [r["p_given"] <= 0.05 for r in found]
     again = lines(tmp_path / "again.jsonl", [TEXTS[2], "Something that was not said before."])
-    words = ["detect", again, "--stream", str(state), "--key"]
+    words = ["stream", again, "--state", str(state), "--key"]
     _, [repeated, new], _ = rows(capsys, *words, keys[0])
     assert (repeated["repeats"], new["repeats"]) == (2, -1)
-    is_repeated = [batches.AGAIN in row["warnings"] for row in (repeated, new)]
+    is_repeated = [streaming.AGAIN in row["warnings"] for row in (repeated, new)]
     assert is_repeated == [True, False]
     assert repeated["p_given"] == pytest.approx(found[2]["p_given"])
     assert joint.State.load(state).n_texts == 6
     code, _, err = answer(capsys, *words, keys[1])
     assert (code, "the keys of this state" in err) == (cli.REFUSED, True)
     joint.State(budget=0).save(tmp_path / "full")
-    words = [*detect, "--text", TEXTS[0], "--stream", str(tmp_path / "full")]
+    words = [*stream, "--text", TEXTS[0], "--state", str(tmp_path / "full")]
     code, _, err = answer(capsys, *words)
     assert (code, "memory is full" in err) == (cli.REFUSED, True)
 
 
 def test_an_answer_that_was_counted_and_not_given_is_given_again(
-    lm, detect, tmp_path, capsys, monkeypatch
+    lm, stream, tmp_path, capsys, monkeypatch
 ):
     """The process dies between the state and the results: the same command gives the same answers,
     and asks nothing twice.
     """
     state, out = tmp_path / "state", tmp_path / "out.jsonl"
-    words = [*detect, lines(tmp_path / "t.jsonl", TEXTS), "--batch", "2"]
-    words += ["--stream", str(state), "--out", str(out)]
+    words = [*stream, lines(tmp_path / "t.jsonl", TEXTS), "--batch", "2"]
+    words += ["--state", str(state), "--out", str(out)]
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -313,13 +326,13 @@ def test_an_answer_that_was_counted_and_not_given_is_given_again(
     assert innovations == pytest.approx(table["innovation"].tolist(), rel=1e-3, abs=1e-5)
 
 
-def test_a_stream_answers_what_is_asked_and_not_what_was_asked_before(lm, detect, tmp_path, capsys):
+def test_a_stream_answers_what_is_asked_and_not_what_was_asked_before(lm, stream, tmp_path, capsys):
     """The last answers wait in the state for who asks the same again: the same text under another
     level, prompt or share, or with other references, is another question.
     """
     (tmp_path / "m.txt").write_text(TEXTS[0])
     (tmp_path / "reference.txt").write_text(TEXTS[1])
-    words = [*detect, str(tmp_path / "m.txt"), "--stream", str(tmp_path / "st")]
+    words = [*stream, str(tmp_path / "m.txt"), "--state", str(tmp_path / "st")]
     [first] = rows(capsys, *words)[1]
     assert rows(capsys, *words)[1] == [first]
     assert joint.State.load(tmp_path / "st").n_texts == 1
@@ -332,18 +345,19 @@ def test_a_stream_answers_what_is_asked_and_not_what_was_asked_before(lm, detect
     assert len({row["digest"] for row in (first, strict, prompted, *more)}) == 5
 
 
-def test_strangers_are_answered_by_a_word_and_nothing_else(lm, keys, detect, tmp_path, capsys):
+def test_untrusted_users_get_a_word_and_nothing_else(lm, keys, tmp_path, capsys):
     """By the level of its question; the same again, from the file, by windows where it is long."""
     of, *others = [TEXTS[1], TEXTS[0], TEXTS[2], TEXTS[3]]
     copies = [of, of + others[0], of + others[1], others[2] * 9, of]
-    key = ["detect", "--key", keys[1]]
     state, level = tmp_path / "state", 0.9
     file = lines(tmp_path / "t.jsonl", ["", *copies], {1: b"{"})
-    words = [*key, file, "--public", str(state), "--level", str(level)]
+    options = ["--state", str(state), "--level", str(level)]
+    words = ["answer", "--key", keys[1], file, *options]
     code, [broken, *found], _ = rows(capsys, *words)
     assert (code, broken.keys()) == (cli.answers.PARTLY, {"name", "error"})
     wanted, counts = [], (1, 2, 3, 1)
-    p_values = [row["p_value"] for row in rows(capsys, *key, file)[1][1:5]]
+    scored = rows(capsys, "detect", "--key", keys[1], file)[1]
+    p_values = [row["p_value"] for row in scored[1:5]]
     for j, p in zip(counts, p_values, strict=True):
         is_detected = p <= joint.public.level_of(j, level)
         wanted.append("detected" if is_detected else "not detected")
@@ -352,42 +366,44 @@ def test_strangers_are_answered_by_a_word_and_nothing_else(lm, keys, detect, tmp
     assert found == [{"name": n, "verdict": w} for n, w in zip(names, wanted, strict=True)]
     assert len(set(wanted)) == 2, "otherwise this tests nothing"
     assert rows(capsys, *words, "--batch", "1")[1][1:] == found
-    last = [*key, "--text", of, *words[-4:]]
-    assert answer(capsys, *last)[:2] == (0, f"{wanted[0]}\n")
+    last = ["answer", "--text", of, *options, "--key"]
+    assert answer(capsys, *last, keys[1])[:2] == (0, f"{wanted[0]}\n")
     for other, why in ((["--level", "0.1"], "level: it is of"), (["--edited", "0.3"], "edited")):
-        code, out, err = answer(capsys, *last, *other)
+        code, out, err = answer(capsys, *last, keys[1], *other)
         assert (code, out, why in err) == (cli.REFUSED, "", True)
-    code, _, err = answer(capsys, *detect, *last[3:])
+    code, _, err = answer(capsys, *last, keys[0])
     assert (code, "the keys of this state" in err) == (cli.REFUSED, True)
 
 
-def test_given_reference_texts(lm, detect, tmp_path, capsys):
-    words = [*detect, "--text", TEXTS[0], "--given"]
+def test_given_reference_texts(lm, stream, tmp_path, capsys):
+    state = tmp_path / "state"
+    words = [*stream, "--state", str(state), "--text", TEXTS[0], "--given"]
     reference = lines(tmp_path / "reference.jsonl", TEXTS[1:])
     given = ([[]] * 3, [lm.encode(text) for text in TEXTS[1:]])
     texts = lm.model, [[]], [lm.encode(TEXTS[0])], WM, [KEY]
     [wanted] = joint.sequence(*texts, given=given)["p_given"]
     assert rows(capsys, *words, reference)[1][0]["p_given"] == pytest.approx(wanted, rel=1e-3)
+    state.unlink()
     sentence = answer(capsys, *words, reference)[1]
     assert f"p = {wanted:.3g} given what was answered before" in sentence
     code, _, err = answer(capsys, *words, lines(tmp_path / "b.jsonl", TEXTS[:2], {1: b"{"}))
     assert (code, f"--given: {tmp_path}/b.jsonl:1: expected" in err) == (cli.REFUSED, True)
 
 
-def test_the_user_is_named(lm, keys, detect, tmp_path, capsys):
+def test_the_user_is_named(lm, keys, trace, tmp_path, capsys):
     path = str(tmp_path / "book.json")
     words = ["key", "users", path, "--key", keys[0], "--users", "30", "--base", "4"]
     assert answer(capsys, *words)[0] == 0
     book = tracing.Codebook(Key.load(keys[0]), 30, 4)
     ids = [lm.encode(text) for text in (TEXTS[0], *TEXTS[2:])]
     named = tracing.attribute(lm.model, [[]] * 3, ids, WM, book)
-    words = [*detect, lines(tmp_path / "t.jsonl", TEXTS, {2: b"{"})]
+    words = [*trace, lines(tmp_path / "t.jsonl", TEXTS, {2: b"{"})]
     code, found, _ = rows(capsys, *words, "--codebook", path)
     found = [row for row in found if "error" not in row]
     assert (code, [row["user"] for row in found]) == (cli.answers.PARTLY, named["user"].tolist())
     p_values = [row["p_value"] for row in found]
     assert p_values == pytest.approx(named["p_family"].tolist(), rel=1e-3)
-    words = [*detect, "--codebook", "30", "--text", TEXTS[0]]
+    words = [*trace, "--codebook", "30", "--text", TEXTS[0]]
     assert answer(capsys, *words)[1].startswith("user ")
 
 
@@ -402,10 +418,10 @@ def test_a_checkpoint_is_written(keys, tmp_path, capsys):
     assert answer(capsys, *words)[0] == cli.REFUSED, "nothing is overwritten"
 
 
-def test_a_state_is_one_process_s_alone_whatever_name_it_has(detect, tmp_path, capsys):
+def test_a_state_is_one_process_s_alone_whatever_name_it_has(stream, tmp_path, capsys):
     """Of two that answer with it, each would forget what the other gave away."""
     state, link = tmp_path / "state", tmp_path / "link"
-    words = [*detect, "--text", TEXTS[0], "--stream"]
+    words = [*stream, "--text", TEXTS[0], "--state"]
     link.symlink_to(state)
     with answers.alone(state):
         for name in (state, link, tmp_path / "." / "link"):
@@ -420,7 +436,7 @@ def test_a_state_is_one_process_s_alone_whatever_name_it_has(detect, tmp_path, c
 
 
 @pytest.mark.parametrize("batch", ["1", "64"])
-@pytest.mark.parametrize("words", [[], ["--codebook", "50"], ["--stream", "state"]])
+@pytest.mark.parametrize("words", KINDS)
 def test_texts_without_a_gradient_are_named_and_the_run_goes_on(
     lm, tmp_path, capsys, monkeypatch, words, batch
 ):
@@ -428,7 +444,7 @@ def test_texts_without_a_gradient_are_named_and_the_run_goes_on(
     monkeypatch.chdir(tmp_path)
     lm.model.lm_head.weight.data.zero_()
     key = perturb.bind(lm.model, WM, KEY).save(tmp_path / "key")
-    words = ["detect", "--key", str(key), *words, "--prompt", "A"]
+    words = [*words, "--key", str(key), "--prompt", "A"]
     file = lines(tmp_path / "t.jsonl", [*TEXTS[:2], "", "Returns the mean. " * 5])
     code, found, err = rows(capsys, *words, file, "--batch", batch)
     assert (code, len(found)) == (cli.answers.PARTLY, 4)
@@ -467,7 +483,37 @@ def test_an_unusual_text_has_a_caution_alone_and_among_others(
     assert found[1]["temperature"] == 1
 
 
-def test_public_answers_need_no_promise(detect, tmp_path, capsys, monkeypatch):
+def test_public_answers_need_no_promise(keys, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(promise, "table", None)
-    code, found, _ = rows(capsys, *detect, "--text", TEXTS[0], "--public", str(tmp_path / "state"))
+    words = ["answer", "--key", keys[0], "--state", str(tmp_path / "state"), "--text", TEXTS[0]]
+    code, found, _ = rows(capsys, *words)
     assert (code, len(found)) == (0, 1)
+
+
+def test_a_word_never_goes_on_behind_numbers(keys, detect, tmp_path, capsys):
+    """A file of scores is not taken for a file of words, or its scores would be given away."""
+    out = tmp_path / "out.jsonl"
+    words = ["--text", TEXTS[0], "--out", str(out)]
+    assert answer(capsys, *detect, *words)[0] == 0
+    before = out.read_bytes()
+    asked = ["answer", "--key", keys[0], "--state", str(tmp_path / "state"), *words]
+    code, _, err = answer(capsys, *asked)
+    assert (code, "name another file" in err) == (cli.REFUSED, True)
+    assert out.read_bytes() == before
+
+
+def test_a_text_and_files_may_be_given_together(lm, detect, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text(TEXTS[1])
+    code, found, _ = rows(capsys, *detect, "--text", TEXTS[0], str(tmp_path / "a.txt"))
+    assert (code, [row["text"] for row in found]) == (0, ["--text", str(tmp_path / "a.txt")])
+    assert [row["psi"] for row in found] == [psi(lm, TEXTS[0]), psi(lm, TEXTS[1])]
+
+
+def test_a_stream_refuses_another_key_before_it_reads_a_text(keys, stream, tmp_path, capsys):
+    state = tmp_path / "state"
+    words = ["--text", TEXTS[0], "--state", str(state)]
+    assert answer(capsys, *stream, *words)[0] == 0
+    before = state.read_bytes()
+    code, _, err = answer(capsys, "stream", "--key", keys[1], *words)
+    assert (code, "the keys of this state" in err) == (cli.REFUSED, True)
+    assert state.read_bytes() == before

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 import json
 import textwrap
 
@@ -170,7 +171,8 @@ def test_unusual_characters_are_said_in_one_line(detect, tmp_path, capsys):
     assert [said in line for line in out] == [True, False]
     _, found, _ = rows(capsys, *detect, file)
     assert [sum(said in warning for warning in row["warnings"]) for row in found] == [1, 0]
-    assert said in answer(capsys, *detect, "--text", ODD, "--codebook", "30")[1]
+    trace = ["trace", *detect[1:], "--codebook", "30"]
+    assert said in answer(capsys, *trace, "--text", ODD)[1]
 
 
 @pytest.mark.parametrize("text", [ODD, ODD * 4], ids=["short", "in windows"])
@@ -208,13 +210,6 @@ def test_normalise_changes_nothing_for_plain_text_alone_or_among_others(detect, 
     answer(capsys, *detect, file, *out)
     code, _, err = answer(capsys, *detect, file, *out, "--normalise")
     assert (code, "name another file" in err) == (cli.REFUSED, True)
-
-
-@pytest.mark.parametrize("other", ["--stream", "--public", "--codebook", "--given"])
-def test_normalise_refuses_what_tests_one_version(detect, tmp_path, capsys, other):
-    words = [*detect, "--text", ODD, "--normalise", other, lines(tmp_path / "t.jsonl", TEXTS)]
-    code, _, err = answer(capsys, *words)
-    assert (code, "--normalise: expected neither --stream" in err) == (cli.REFUSED, True)
 
 
 def test_normalise_recovers_a_text_of_the_embedded_model(tmp_path, capsys):
@@ -263,3 +258,74 @@ def test_the_level_of_normalise_is_exact_over_keys(lm, tmp_path, capsys):
 def test_a_text_of_spaces_alone_has_one_version(detect, capsys):
     words = [*detect, "--text", "   "]
     assert rows(capsys, *words, "--normalise")[1][0]["psi"] == rows(capsys, *words)[1][0]["psi"]
+
+
+def as_lines(texts) -> str:
+    return "".join(json.dumps({"text": text, "id": 1}) + "\n" for text in texts)
+
+
+def as_table(texts) -> str:
+    rows = [["id", "text"], *([1, text] for text in texts)]
+    file = io.StringIO()
+    csv.writer(file).writerows(rows)
+    return file.getvalue()
+
+
+FORMATS = {"csv": as_table, "json": json.dumps, "jsonl": as_lines}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_standard_input_of_several_texts_is_read_as_named_and_refused_without_a_name(
+    detect, tmp_path, capsys, typed, format
+):
+    _, wanted, _ = rows(capsys, *detect, lines(tmp_path / "two.jsonl", TEXTS))
+    content = FORMATS[format](TEXTS).encode()
+    typed(content)
+    code, found, _ = rows(capsys, *detect, "-", "--format", format)
+    assert (code, [row["psi"] for row in found]) == (0, [row["psi"] for row in wanted])
+    assert [row["text"][:2] for row in found] == ["-:", "-:"]
+    typed(content)
+    code, out, err = answer(capsys, *detect, "-")
+    assert (code, out, len(err.splitlines())) == (cli.REFUSED, "", 1)
+    assert f"say --format {format} to read each, or --format text" in err
+    short = FORMATS[format](["One.", "Two."]).encode()
+    typed(short)
+    code, found, _ = rows(capsys, *detect, "-", "--format", "text")
+    assert (code, [row["text"] for row in found]) == (0, ["-"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Returns a list: [1, 2].\nA text, with a comma.",
+        "text\nis, what this page is about",
+        '{"name": "a text that is one JSON object"}',
+        '["a", 1]',
+        "[]",
+        "text",
+    ],
+)
+def test_one_text_that_is_no_file_of_several_is_read(detect, capsys, typed, content):
+    typed(content.encode())
+    code, found, _ = rows(capsys, *detect, "-")
+    assert (code, len(found)) == (0, 1)
+
+
+def test_prompts_on_standard_input_are_read_as_named(lm, keys, capsys, typed):
+    words = ["generate", "--key", keys[0], "--tokens", "5"]
+    _, wanted, _ = rows(capsys, *words, "The function", "A list of")
+    content = b"prompt,id\nThe function,1\nA list of,2\n"
+    typed(content)
+    _, found, _ = rows(capsys, *words, "-", "--format", "csv")
+    assert [row["text"] for row in found] == [row["text"] for row in wanted]
+    typed(content)
+    code, _, err = answer(capsys, *words, "-")
+    assert (code, "--format csv" in err) == (cli.REFUSED, True)
+
+
+def test_a_column_of_standard_input(detect, tmp_path, capsys, typed):
+    _, wanted, _ = rows(capsys, *detect, table(tmp_path / "a.csv", names=("id", "body")))
+    typed((tmp_path / "a.csv").read_bytes())
+    words = ["-", "--format", "csv", "--column", "body"]
+    _, found, _ = rows(capsys, *detect, *words)
+    assert [row["psi"] for row in found] == [row["psi"] for row in wanted]

@@ -1,4 +1,6 @@
-"""``gaussmark run`` asks one question, and few modules hand it on."""
+"""``gaussmark run`` asks one question, and few modules hand it on; ``gaussmark detect`` reaches the
+score through few functions.
+"""
 
 import os
 import subprocess
@@ -45,3 +47,55 @@ def test_a_run_passes_few_modules(tmp_path):
     folder, kernel = (f"gaussmark_lib.workbench.runs.{name}" for name in ("folder", "kernel"))
     assert {folder, kernel} <= set(passed)
     assert len(set(passed) - {kernel}) <= MOST, passed
+
+
+MOST_FUNCTIONS = 12  # of the command line, before the score
+BEFORE_THE_SCORE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import tiny_lm
+from gaussmark_lib import models, score
+from gaussmark_lib.workbench import cli
+
+lm = tiny_lm.build()
+models.load = lambda name: lm
+passed = []
+FOLDER = Path(cli.__file__).parent
+
+def note(frame, event, argument):
+    path, name = Path(frame.f_code.co_filename), frame.f_code.co_qualname
+    if event != "call":
+        return
+    if frame.f_code is score.score.__code__:
+        passed.append("score")
+        sys.setprofile(None)
+    is_named = not name.rsplit(".", 1)[-1].startswith("<")  # a comprehension, a module
+    is_class = not frame.f_code.co_flags & 1  # CO_OPTIMIZED: a function
+    if path.parent == FOLDER and is_named and not is_class:
+        passed.append(f"{{path.stem}}.{{name}}")
+
+sys.setprofile(note)
+code = cli.main(sys.argv[1:])
+sys.setprofile(None)
+print(code, *dict.fromkeys(passed))
+"""
+
+
+def test_few_functions_run_before_the_score(lm, keys, tmp_path):
+    (tmp_path / "text.txt").write_text("Returns the mean of the values.")
+    words = ["detect", "--key", keys[0], str(tmp_path / "text.txt")]
+    script = BEFORE_THE_SCORE.format(tests=str(files.ROOT / "tests"))
+    environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "p = " in done.stdout
+    code_of_exit, *passed = done.stdout.splitlines()[-1].split()
+    assert (code_of_exit, passed[0], passed[-1]) == ("0", "__init__.main", "score")
+    assert "measure.alone" in passed
+    assert len(passed) - 1 <= MOST_FUNCTIONS, passed

@@ -61,7 +61,7 @@ def test_generates(panel: Panel):
         "copied as characters, ",
         "wrong key",
         "Plain text",
-        "without the key",
+        "a score this high",
         "<img alt=",
     ):
         assert words in html
@@ -103,7 +103,7 @@ def test_tests_a_text_and_takes_the_watermarked_one(panel: Panel):
     press(panel, "test")
     wanted = panel.session.test(panel.text.value, ASKED, panel.key, ASKED.prompt)
     assert panel.tested.row["psi"] == pytest.approx(wanted.row["psi"], rel=1e-3)
-    assert "A control key" in panel.testing.output.value
+    assert "an unrelated key gives p" in panel.testing.output.value
 
 
 @pytest.mark.parametrize(

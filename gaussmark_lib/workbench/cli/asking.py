@@ -1,0 +1,170 @@
+"""``gaussmark stream``, ``answer`` and ``trace``: tests beyond those of single texts by one key.
+
+``stream`` and ``answer`` keep a state, which belongs to one key and is used by one process at a
+time.
+"""
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from gaussmark_lib import files as paths
+from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.workbench.cli import answers, inputs
+from gaussmark_lib.workbench.cli.options import (
+    AsJson,
+    Batch,
+    Column,
+    Edited,
+    KeyFile,
+    KeyFiles,
+    Level,
+    Model,
+    Out,
+    Prompt,
+    PromptFile,
+    StandardInput,
+    Text,
+    TextFiles,
+)
+from gaussmark_lib.workbench.cli.panels import ADVANCED
+from gaussmark_lib.workbench.cli.question import ask
+
+
+def stream(
+    key: KeyFiles,
+    state: Annotated[
+        str,
+        typer.Option(
+            metavar="STATE",
+            help="File of the stream, a new one or that of earlier texts. Protect it like a key.",
+        ),
+    ],
+    files: TextFiles = None,
+    text: Text = None,
+    model: Model = "doclm",
+    prompt: Prompt = "",
+    level: Level = 0.05,
+    as_json: AsJson = False,
+    share: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of the stream's texts that you expect to be marked.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = 0.1,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Unmarked texts of the kind to expect; may be repeated.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = None,
+    prompt_file: PromptFile = None,
+    edited: Edited = None,
+    column: Column = None,
+    format: StandardInput = None,
+    out: Out = None,
+    batch: Batch = 64,
+) -> int:
+    """Test texts one after another, each only for new evidence.
+
+    STATE stores earlier answers, so that what they gave away does not count again.
+    """
+    if prompt_file is not None:
+        prompt = inputs.prompt_of(prompt_file, prompt)
+    if out is not None:
+        inputs.refuse_among(out, [*(files or []), *(given or [])])
+    texts = inputs.texts(files or [], {"--text": text}, prompt=prompt, format=format, column=column)
+    path = paths.named(state, "--state", GaussMarkError)
+    references = []
+    if given:
+        references = list(inputs.texts(given, {}, prompt=prompt).items)
+        if not references:
+            raise GaussMarkError("--given: expected at least one text, got none")
+    with answers.alone(path):
+        question = ask(key, model, level=level, edited=edited)
+
+        from gaussmark_lib.workbench.cli import streaming
+
+        remembered = streaming.opened(path, question)
+        work = streaming.Streaming(question, remembered, path, share, references)
+        return answers.give(work, texts, batch=batch, out=out, as_json=as_json)
+
+
+def answer(
+    key: KeyFile,
+    state: Annotated[
+        str,
+        typer.Option(
+            metavar="STATE",
+            help="File that counts the queries, a new one or that of earlier queries.",
+        ),
+    ],
+    files: TextFiles = None,
+    text: Text = None,
+    model: Model = "doclm",
+    prompt: Prompt = "",
+    level: Annotated[
+        float,
+        typer.Option(
+            min=1e-300, max=0.99, help="False-alarm rate per neighbourhood of similar texts."
+        ),
+    ] = 0.05,
+    as_json: AsJson = False,
+    prompt_file: PromptFile = None,
+    edited: Edited = None,
+    column: Column = None,
+    format: StandardInput = None,
+    out: Out = None,
+    batch: Batch = 64,
+) -> int:
+    """Answer only yes or no, for untrusted users; STATE counts their queries."""
+    if prompt_file is not None:
+        prompt = inputs.prompt_of(prompt_file, prompt)
+    if out is not None:
+        inputs.refuse_among(out, files or [])
+    texts = inputs.texts(files or [], {"--text": text}, prompt=prompt, format=format, column=column)
+    question = ask([key], model, level=level, edited=edited)
+
+    from gaussmark_lib.workbench.cli import answering
+
+    with closing(answering.opened(state, question)) as queries:
+        work = answering.Answering(question, queries)
+        return answers.give(work, texts, batch=batch, out=out, as_json=as_json)
+
+
+def trace(
+    key: KeyFile,
+    codebook: Annotated[
+        str,
+        typer.Option(metavar="FILE|N", help="A codebook of the key, or its number of users."),
+    ],
+    files: TextFiles = None,
+    text: Text = None,
+    model: Model = "doclm",
+    prompt: Prompt = "",
+    as_json: AsJson = False,
+    prompt_file: PromptFile = None,
+    edited: Edited = None,
+    column: Column = None,
+    format: StandardInput = None,
+    out: Out = None,
+    batch: Batch = 64,
+) -> int:
+    """Name the user of a codebook that each text leans to most; its p-value is over all users."""
+    if prompt_file is not None:
+        prompt = inputs.prompt_of(prompt_file, prompt)
+    if out is not None:
+        inputs.refuse_among(out, files or [])
+    texts = inputs.texts(files or [], {"--text": text}, prompt=prompt, format=format, column=column)
+    question = ask([key], model, edited=edited)
+
+    from gaussmark_lib.workbench.cli.naming import Naming, codebook_of
+
+    work = Naming(question, codebook_of(codebook, question.keys[0]))
+    return answers.give(work, texts, batch=batch, out=out, as_json=as_json)

@@ -1,0 +1,74 @@
+"""What is asked of each text: which keys, with which model, at which level."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.workbench.cli import answers
+
+if TYPE_CHECKING:  # they take seconds to import
+    from gaussmark_lib.gradients import Weigh
+    from gaussmark_lib.keys import Key
+    from gaussmark_lib.models import LM
+    from gaussmark_lib.weights import Watermark
+
+
+@dataclass(frozen=True)
+class Question:
+    """The keys of one watermark, the base model, the level, and the share of replaced tokens that
+    the test is tuned for.
+    """
+
+    keys: "Sequence[Key]"
+    watermark: "Watermark"
+    lm: "LM"
+    level: float
+    edited: float
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise that a marked text carries."""
+        return self.keys[0].binding.sigma_carried or self.watermark.sigma
+
+    @cached_property
+    def token_weights(self) -> "Weigh | None":
+        """How much each token counts, of a text of which that share was replaced."""
+        from gaussmark_lib.beyond import channel
+
+        return channel.weights(self.lm.model, self.edited)
+
+    @cached_property
+    def identity(self) -> list[Any]:
+        """What tells this question from others, as JSON without secrets."""
+        from gaussmark_lib.engine import checkpoints
+
+        fingerprints = [key.fingerprint for key in self.keys]
+        return [checkpoints.digest(self.lm.model), fingerprints, self.level, self.edited]
+
+
+def ask(
+    key_files: Sequence[Path], model: str, *, level: float = 0.05, edited: float | None = None
+) -> Question:
+    """Reads the keys and loads the model. Without ``edited`` the share is that of the keys.
+
+    GaussMarkError before the model is loaded, for keys without a weight, or for several shares.
+    """
+    answers.loading(model)
+    from gaussmark_lib import models
+    from gaussmark_lib.beyond import channel
+    from gaussmark_lib.keys import Key
+
+    keys = [Key.load(file) for file in key_files]
+    watermarks = [key.watermark for key in keys]  # refuses a key without a weight
+    shares = {key.binding.edited for key in keys} if edited is None else {edited}
+    if len(shares) > 1:
+        raise GaussMarkError(
+            f"--key: expected keys for one share of exchanged tokens, got {sorted(shares)}; say"
+            " --edited SHARE"
+        )
+    [exchanged] = shares
+    share = channel.share(exchanged, "--edited")
+    return Question(keys, watermarks[0], models.load(model), level, share)

@@ -1,0 +1,70 @@
+"""The help of every command: few options at first sight, and the others under "Advanced"."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import typer
+from command_lines import answer
+
+from gaussmark_lib.workbench import cli
+
+MOST = 8  # options that are not under "Advanced"
+OPTION = re.compile(r"^  (-[-\w]+)", re.MULTILINE)
+
+
+def named(group, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Every command with the words that call it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from named(command, (*words, name))
+        else:
+            yield (*words, name), command
+
+
+COMMANDS = dict(named(typer.main.get_command(cli.app)))
+
+
+def panels(text: str) -> dict[str, list[str]]:
+    """The names of the options in each panel of a help."""
+    heading, *parts = re.split(r"^(\w+):\n", text, flags=re.MULTILINE)
+    assert heading.startswith("Usage: gaussmark")
+    return {
+        name: OPTION.findall(content) for name, content in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_few_options_are_seen_first_and_all_others_are_advanced(capsys, words):
+    code, out, _ = answer(capsys, *words, "--help")
+    shown = panels(out)
+    assert code == 0
+    assert shown.keys() <= {"Arguments", "Options", "Advanced"}
+    assert 1 <= len(shown["Options"]) <= MOST
+    known = {
+        name
+        for parameter in COMMANDS[words].params
+        if parameter.param_type_name == "option"
+        for name in parameter.opts
+    }
+    listed = shown["Options"] + shown.get("Advanced", [])
+    assert len(listed) == len(set(listed))
+    assert set(listed) - {"--help"} <= known
+    n_options = sum(p.param_type_name == "option" for p in COMMANDS[words].params)
+    assert len(listed) == n_options + 1, "every option, and --help"
+
+
+def test_the_panels_are_those_of_the_options(capsys):
+    shown = panels(answer(capsys, "detect", "--help")[1])
+    assert shown["Options"] == [
+        "--key", "--text", "--model", "--prompt", "--level", "--normalise", "--json", "--help",
+    ]  # fmt: skip
+    assert shown["Advanced"] == [
+        "--prompt-file", "--edited", "--column", "--format", "--out", "--batch",
+    ]  # fmt: skip
+
+
+def test_detect_has_no_option_of_another_command(capsys):
+    for name in ("--stream", "--public", "--codebook", "--given", "--share", "--state"):
+        code, _, err = answer(capsys, "detect", "--key", __file__, name, "x")
+        assert (code, f"No such option: {name}" in err) == (cli.REFUSED, True)
