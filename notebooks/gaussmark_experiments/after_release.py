@@ -46,6 +46,7 @@ from gaussmark_lib.workbench.pairs import Pairs
 from gaussmark_lib.workbench.plots.panels import panels
 
 RELEASED = "as released"
+OPENING = 32  # tokens that a model without a chat template goes on from
 SMALL = 0.25  # of ξ: the step at which slopes are taken, forwards and back
 ROUNDED, PRUNED, MERGED = "rounded", "pruned", "merged"
 TRAINED, KNOWING = "fine-tuned", "knows the scheme"
@@ -295,7 +296,6 @@ def by_engine(
     wm: Watermark,
     *,
     text: str,
-    prompt_tokens: int,
     n_tokens: int,
     n_keys: int,
     n_few: int,
@@ -318,7 +318,7 @@ def by_engine(
     if lm.is_chat:
         prompts = engine.questions(n_keys, seed)
     else:
-        starts = texts.prompts(lm, text, n_keys, prompt_tokens, seed=seed)
+        starts = texts.prompts(lm, text, n_keys, OPENING, seed=seed)
         prompts = [lm.decode(ids) for ids in starts]
     asked = {"n_base": min(n_few, n_keys), "seed": seed}
     with engine.files(models.gguf_file(model), wm) as files:

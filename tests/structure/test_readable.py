@@ -42,6 +42,9 @@ EXCEPTIONS = {
     "beyond.joint.stream.sequence": 12,
     "beyond.tracing.spans.scan": 11,
     "workbench.begin.begin": 14,
+    "workbench.cli.asking.answer": 14,  # options of a command
+    "workbench.cli.asking.stream": 16,
+    "workbench.cli.asking.trace": 13,
     "workbench.cli.texts.detect": 19,
     "workbench.cli.texts.generate": 14,
     "workbench.plots.panels.panels": 15,
