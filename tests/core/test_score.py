@@ -259,7 +259,7 @@ def test_a_function_weighs_tokens_by_their_ids_and_log_p():
     """As the numbers do that it gives, also where texts of one batch differ in length."""
     model, wm = tiny_models.marked("llama", torch.float64)
     prompts, responses = texts()
-    log_p = likelihood.per_token(model, prompts, responses)
+    log_p = likelihood.log_probabilities(model, prompts, responses)
 
     def weigh(ids, log_p):
         return np.exp(log_p) + np.array(ids) % 3

@@ -80,7 +80,7 @@ def stream(
     if out is not None:
         inputs.refuse_among(out, [*(files or []), *(given or [])])
     texts = inputs.texts(files or [], {"--text": text}, prompt=prompt, format=format, column=column)
-    path = paths.named(state, "--state", GaussMarkError)
+    path = paths.as_path(state, "--state", GaussMarkError)
     references = []
     if given:
         references = list(inputs.texts(given, {}, prompt=prompt).items)

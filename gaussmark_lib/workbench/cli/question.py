@@ -27,18 +27,12 @@ class Question:
     lm: "LM"
     level: float
     edited: float
+    token_weights: "Weigh"  # how much each token counts, where that share was replaced
 
     @property
     def sigma(self) -> float:
         """Standard deviation of the noise that a marked text carries."""
         return self.keys[0].binding.sigma_carried or self.watermark.sigma
-
-    @cached_property
-    def token_weights(self) -> "Weigh | None":
-        """How much each token counts, of a text of which that share was replaced."""
-        from gaussmark_lib.beyond import channel
-
-        return channel.weights(self.lm.model, self.edited)
 
     @cached_property
     def identity(self) -> list[Any]:
@@ -71,4 +65,6 @@ def ask(
         )
     [exchanged] = shares
     share = channel.share(exchanged, "--edited")
-    return Question(keys, watermarks[0], models.load(model), level, share)
+    lm = models.load(model)
+    weigh = channel.weights(lm.model, share)
+    return Question(keys, watermarks[0], lm, level, share, weigh)
