@@ -89,7 +89,7 @@ class PlacedWatermark(Watermark):
         linears: the matrices, where they come without their model (:meth:`Weight.alone`).
 
     Attributes:
-        model, reader: the model and its :class:`tokens.Reader`; None where it does not come along.
+        model, reader: the model and its :class:`tokens.Reader`; None beside given matrices.
         linears: a :class:`Weight` for each matrix; ``linear`` is the first.
         d: Σ d_out·d_in over them, the numbers of a key's stream that it uses.
 
@@ -106,8 +106,9 @@ class PlacedWatermark(Watermark):
     ):
         if not isinstance(wm, Watermark):
             raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
-        reader = None if model is None else tokens.Reader(model)  # refuses what is no model
+        reader = None
         if linears is None:
+            reader = tokens.Reader(model)  # refuses what is no model
             linears = [Weight(model, name) for name in wm.weights]
         d = sum(linear.parameter.numel() for linear in linears)
         vars(self).update(vars(wm))

@@ -312,7 +312,7 @@ class Session:
         )
 
     def _pieces(
-        self, prompts: list, responses: list, wm: Watermark, key: Key, weigh: Weigh
+        self, prompts: list, responses: list, wm: Watermark, key: Key, weigh: Weigh | None = None
     ) -> pd.DataFrame:
         """The pieces of one text with their evidence, which adds up to ψ over all its windows."""
         model = self.lm.model
