@@ -686,7 +686,7 @@ FAULTS = {
     "workbench/cli/answers.py": [
         (
             "other texts' lines taken",
-            "if item is None or row.get(DIGEST) != digest(item, work.asked):",
+            "if item is None or row.get(DIGEST) != digest(item, asked):",
             "if item is None:",
         ),
         (
