@@ -49,6 +49,8 @@ REFUSED = [
     (["run", NOTEBOOK, "-p", "y", "1"], "no such parameter"),
     (["run", NOTEBOOK, "-p", "x", "1", "-p", "x", "2"], "given twice"),
     (["run", NOTEBOOK, "-f", "no_such"], "no preset"),
+    (["run", NOTEBOOK, "--parameters", "-p", "x", "1"], "--parameters: expected no --param"),
+    (["run", NOTEBOOK, "--check", "--force"], "--check: expected no --force"),
     (["run", NOTEBOOK, "--records", ""], "expected the name of a file or folder"),
     (["run", NOTEBOOK, "--records", NOTEBOOK], "no record can be kept in"),
     (["sweep", NOTEBOOK], "Missing option '--grid'"),
@@ -120,6 +122,7 @@ REFUSED = [
     ([*GENERATE, "--seed", "-1"], "'--seed'"),
     ([*AUDIT, "--texts", MANY], "'--texts'"),
     ([*AUDIT, "--keys", "2"], "'--keys'"),
+    ([*AUDIT, "--keys", "9", "--scheme", "KGW-2"], "--keys: expected --scheme GaussMark"),
     (["audit", "KEYS/key", "--key", KEY], "expected a new name"),
 ]
 

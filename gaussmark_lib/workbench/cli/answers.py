@@ -19,7 +19,11 @@ from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench.cli.inputs import Item, Texts, digest, visible
 
-FAILED, REFUSED, PARTLY, INTERRUPTED = 1, 2, 3, 130  # exit codes; 0 is success
+# exit codes; 0 is success
+FAILED = 1
+REFUSED = 2
+PARTLY = 3
+INTERRUPTED = 130
 DIGEST = "digest"  # the first field of a line, which says of which text and question it is
 START = f'{{"{DIGEST}": "'.encode()  # of a line
 DELAY = 0.5  # seconds before progress is shown
@@ -115,7 +119,8 @@ def give(
 
     from gaussmark_lib.engine.blocks import in_lists
 
-    now, earlier = Count(), Count()
+    now = Count()
+    earlier = Count()
     items = (item._replace(row=row) for row, item in enumerate(texts.items))
     bar = tqdm(
         desc=work.doing,
@@ -133,9 +138,10 @@ def give(
             earlier, items = _resumed(file, work, items)
         stack.enter_context(bar)
         try:
-            for some in in_lists(items, batch):
-                encoded, rows = [], {}
-                for item in some:
+            for batch_items in in_lists(items, batch):
+                encoded = []
+                rows = {}
+                for item in batch_items:
                     try:
                         encoded.append(work.encode(item))
                     except GaussMarkError as error:
@@ -143,10 +149,11 @@ def give(
                 answers = work.answer(encoded, bar.update) if encoded else []
                 for text, of_text in zip(encoded, answers, strict=True):
                     rows[text.item.row] = of_text
-                now.failed += _report(some, rows, texts.many, bar)
+                now.failed += _report(batch_items, rows, texts.many, bar)
+                asked = work.asked
                 complete = [
-                    {DIGEST: digest(item, work.asked)} | work.about(item) | row
-                    for item in some
+                    {DIGEST: digest(item, asked)} | work.about(item) | row
+                    for item in batch_items
                     for row in rows[item.row]
                 ]
                 if file is not None:
@@ -154,7 +161,7 @@ def give(
                 else:
                     bar.clear()  # the answers are not to stand behind the bar
                     _show(work, complete, as_json, alone=not texts.many)
-                now.texts += len(some)
+                now.texts += len(batch_items)
         except GaussMarkError as error:
             error.exit_code = FAILED if now.texts else REFUSED
             raise
@@ -222,13 +229,14 @@ def _resumed(kept: IO[bytes], work: Work, items: Iterator[Item]) -> tuple[Count,
     position = 0  # of the next line
     n_rows = 0  # of the item so far
     item = None
+    asked = work.asked
     kept.seek(0)
     for number, line in enumerate(kept, 1):
         if not line.endswith(b"\n") and line[: len(START)] == START[: len(line)]:
             break
         item = item or next(items, None)
         row = _row(line)
-        if item is None or row.get(DIGEST) != digest(item, work.asked):
+        if item is None or row.get(DIGEST) != digest(item, asked):
             raise GaussMarkError(
                 f"{kept.name}:{number}: expected {work.results}, got {line[:60]!r}; name another"
                 " file"

@@ -63,10 +63,10 @@ def texts(
         raise GaussMarkError(NOTHING[field])
     if format is not None and "-" not in names:
         raise GaussMarkError("--format: expected - (standard input) among the files, got none")
-    has_many = [name for name in names if os.path.isdir(name) or text_files.has_many(name)]
+    of_several = [name for name in names if os.path.isdir(name) or text_files.has_many(name)]
     if "-" in names and format not in (None, Format.TEXT):
-        has_many.append("-")
-    if column is not None and not has_many:
+        of_several.append("-")
+    if column is not None and not of_several:
         raise GaussMarkError(
             "--column: expected a file of several texts (.csv, .json, .jsonl, …), a folder, or -"
             " with --format; got none of them"
@@ -94,7 +94,7 @@ def texts(
         if first and first[0].name == names[0]:  # no number: the error is that of the file
             first[0].required()
         read = chain(first, read)
-    many = len(names) + len(items) > 1 or bool(has_many)
+    has_many = len(names) + len(items) > 1 or bool(of_several)
     items = chain(items, read)
     if prompt is not None:
         prompt = line_feeds(prompt)
@@ -103,7 +103,7 @@ def texts(
         items = (
             item._replace(prompt=prompt if item.prompt is None else item.prompt) for item in items
         )
-    return Texts(items, many)
+    return Texts(items, has_many)
 
 
 def prompt_of(path: str, prompt: str) -> str:

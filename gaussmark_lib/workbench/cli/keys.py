@@ -181,7 +181,9 @@ def audit(
     text: Kinds = None,
     texts: Annotated[int, _count("Texts of each kind.")] = 100,
     tokens: Annotated[int, _count("Tokens of each text.")] = 150,
-    keys: Annotated[int, _count("Other keys, to say what is usual of a GaussMark key.")] = 200,
+    keys: Annotated[
+        int | None, _count("Number of random comparison keys, for GaussMark alone.  [200]")
+    ] = None,
     scheme: Annotated[
         str, typer.Option(help="The registered scheme that uses the key, as notebook 08 names it.")
     ] = "GaussMark",
@@ -189,11 +191,16 @@ def audit(
     """Write a key's calibration card: false alarms by kind of human text, and the threshold that
     holds the level on each.
     """
+    if keys is not None and scheme != "GaussMark":
+        raise GaussMarkError(
+            f"--keys: expected --scheme GaussMark, which is compared with random keys, got {scheme}"
+        )
     path = inputs.new(card, ".json")
     answers.loading(model)
     from gaussmark_lib.workbench.cli import audit
 
-    content = audit.card(key, model, text or [], texts, tokens, keys, scheme)
+    n_keys = 200 if keys is None else keys
+    content = audit.card(key, model, text or [], texts, tokens, n_keys, scheme)
     files.write_json(path, content)
     print(f"{path}: {audit.headline(content)}")
     answers.table(audit.table(content), heading=True)

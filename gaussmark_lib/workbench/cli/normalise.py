@@ -19,13 +19,13 @@ class Normalising(Scoring):
         """The promise and the length are those of the normalised text, which comes first: the model
         may have written it.
         """
-        given = super().encode(item)
+        as_given = super().encode(item)
         text = typography.normalised(item.text)
         if text in ("", item.text):
-            return given
+            return as_given
         normalised = super().encode(item._replace(text=text))
-        n_windows = normalised.n_windows + given.n_windows
-        return Encoded(item, [*normalised.versions, *given.versions], n_windows)
+        n_windows = normalised.n_windows + as_given.n_windows
+        return Encoded(item, [*normalised.versions, *as_given.versions], n_windows)
 
     def row(self, scores: Row, control: float | None) -> Row:
         row = super().row(scores, control)

@@ -131,6 +131,12 @@ def run(
     ] = False,
 ) -> int:
     """Run a notebook with checked parameters and record it."""
+    if parameters and (check or force or typed or preset):
+        raise GaussMarkError(
+            "--parameters: expected no --param, --preset, --check or --force, since nothing is run"
+        )
+    if check and force:
+        raise GaussMarkError("--check: expected no --force, since nothing is run")
     source = notebooks.load(notebook)
     if parameters:
         print(*source.parameters.values(), sep="\n")

@@ -46,7 +46,8 @@ class Streaming(Scoring):
 
     def answer(self, texts: Sequence[Encoded], advance: Callable[[int], object]) -> list[list[Row]]:
         """The state is on the disk before anybody sees an answer."""
-        digests = [digest(text.item, self.asked) for text in texts]
+        asked = self.asked
+        digests = [digest(text.item, asked) for text in texts]
         rows = dict(self.state.notes.get(PENDING, {}))
         new = {name: text for name, text in zip(digests, texts, strict=True) if name not in rows}
         if new:
@@ -57,8 +58,8 @@ class Streaming(Scoring):
         return [rows[name] for name in digests]
 
     def of_short(self, texts: Windows) -> list[list[Row]]:
-        given = self._new_references()
-        table = measure.in_stream(self.question, texts, self.state, self.share, given)
+        references = self._new_references()
+        table = measure.in_stream(self.question, texts, self.state, self.share, references)
         table = measure.with_promise(self.question, table, texts)
         return [self.rows(scores) for _, scores in table.groupby("text")]
 
@@ -77,7 +78,8 @@ class Streaming(Scoring):
         digests = [digest(item, []) for item in self.references]
         if not digests or self.state.notes.get(GIVEN) == digests:
             return None
-        prompts, responses = [], []
+        prompts = []
+        responses = []
         for item in self.references:
             try:
                 [([prompt], [response])] = self.encode(item).versions

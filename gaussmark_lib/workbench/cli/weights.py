@@ -36,8 +36,8 @@ def verify(
     from gaussmark_lib.keys import Key
 
     keys = [Key.load(path) for path in key]
-    wm, *_ = [one.watermark for one in keys]  # refuses unbound keys before the model is loaded
-    table = provenance.weights(base, checkpoint, wm, keys)
+    watermarks = [bound.watermark for bound in keys]  # refuses unbound keys before the work
+    table = provenance.weights(base, checkpoint, watermarks[0], keys)
     for row in table.to_dict("records"):
         row = {"checkpoint": checkpoint, **provenance.verdict(row, level, len(keys)), **row}
         print(json.dumps(row) if as_json else visible(sentence(row, base)))
