@@ -76,10 +76,11 @@ const find = tries => {
     const slider = event.target.closest('.widget-slider');
     const take = () => {  // not from the body: Tab goes on from a pressed button to Stop
       const focused = document.activeElement;
-      if (focused === document.body && !slider || panel.contains(focused)) return;
-      (slider && slider.querySelector('.noUi-handle') || panel).focus({preventScroll: true});
+      if (focused === document.body && !slider || (slider || panel).contains(focused)) return;
+      (slider ? slider.querySelector('.noUi-handle') : panel).focus({preventScroll: true});
     };
-    for (const later of [0, 30, 100]) setTimeout(take, later);  // behind JupyterLab's own focus
+    take();
+    for (const later of [30, 100]) setTimeout(take, later);  // behind JupyterLab's own focus
   });
 };
 find(100);">"""

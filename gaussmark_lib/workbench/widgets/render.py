@@ -83,7 +83,7 @@ def comparison(result: Comparison) -> str:
         _paragraph(f"{alarms} of {n} plain texts, {FALSE_ALARM}") if alarms else "",
         _verdict("The first watermarked text, this key", result.tested[WATERMARKED][0]),
         _paragraph(f"After the prompt: {escape(question.prompt)}", QUIET),
-        *cards,
+        *(f'<div style="margin:1em 0">{pair}</div>' for pair in cards),
         LEGEND,
         image(result),
         _paragraph(escape(about), QUIET),
