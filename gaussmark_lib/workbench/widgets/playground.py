@@ -6,7 +6,7 @@ the weights and hooks on a layer affect every user of the model.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
 
@@ -85,6 +85,7 @@ class Tested:
             the wrong key is the control.
         control: the same scores under the wrong key.
         pieces: the text piece by piece (``show.pieces``), with the evidence for this key.
+        before: the text as it was before the edit, by the paper's ψ, or None without an edit.
     """
 
     text: str
@@ -92,6 +93,7 @@ class Tested:
     row: dict[str, Any]
     control: dict[str, Any]
     pieces: pd.DataFrame
+    before: "Tested | None" = None
 
 
 @dataclass(frozen=True)
@@ -216,13 +218,16 @@ class Session:
         with alone:
             wm = self._watermark(question, report)
             ids = self.lm.encode(text)
+            before = None
             if edit.share:
+                before = self.test(text, question, key, prompt, report=report)
                 report("editing", 0.0)
                 operator = corrupt.named(self.lm, [edit.how])[edit.how]
                 _, [ids] = operator([[]], [ids], edit.share, EDIT_SEED)
                 ids = self.lm.encode(self.lm.decode(ids))
             start = self._prompt(prompt) if prompt.strip() else self.lm.unknown_prompt()
-            return self._tested(start, ids, wm, self._keys(key), report, edit)
+            after = self._tested(start, ids, wm, self._keys(key), report, edit)
+            return replace(after, before=before)
 
     def _tested(
         self,

@@ -14,7 +14,6 @@ import numpy as np
 from gaussmark_lib.workbench import verdict
 from gaussmark_lib.workbench.plots import show, style
 from gaussmark_lib.workbench.widgets.playground import (
-    KINDS,
     PLAIN,
     WATERMARKED,
     Comparison,
@@ -68,12 +67,14 @@ def comparison(result: Comparison) -> str:
         f"{detected[WATERMARKED]} of {n} detected; each was expected with probability"
         f" {verdict.probability(result.power)}, as predicted without the key."
     )
-    cards = [
-        show.cards(
-            {_heading(kind, text): tokens(text) for kind, text in zip(KINDS, texts, strict=True)}
-        ).data
-        for texts in zip(*result.tested.values(), strict=True)
-    ]
+    cards = []
+    for i in range(n):
+        number = f" {i + 1}" if n > 1 else ""
+        pair = {
+            _heading(f"{kind} text{number}", texts[i]): tokens(texts[i])
+            for kind, texts in result.tested.items()
+        }
+        cards.append(f'<div style="margin:1em 0">{show.cards(pair).data}</div>')
     about = (
         f"{question.weight}, σ = {result.wm.sigma:.3g} for a wanted ψ of {question.psi:g}, key"
         f" {result.key_id}, {n} × {question.n_tokens} tokens, sampler's seed {question.seed}."
@@ -83,7 +84,7 @@ def comparison(result: Comparison) -> str:
         _paragraph(f"{alarms} of {n} plain texts, {FALSE_ALARM}") if alarms else "",
         _verdict("The first watermarked text, this key", result.tested[WATERMARKED][0]),
         _paragraph(f"After the prompt: {escape(question.prompt)}", QUIET),
-        *(f'<div style="margin:1em 0">{pair}</div>' for pair in cards),
+        *cards,
         LEGEND,
         image(result),
         _paragraph(escape(about), QUIET),
@@ -96,10 +97,16 @@ def of_test(result: Tested) -> str:
     edit = result.edit
     title = f"{edit.how}, {edit.share:.0%} of the tokens" if edit.share else "This key"
     title += f", tested with edited = {edit.allowed:g}" if edit.allowed else ""
+    before = ""
+    if result.before:
+        row = result.before.row
+        p = verdict.p_value(row["log10_p"])
+        before = f"Before the edit, by the paper's ψ: ψ = {row['psi']:.2f}, p = {p}."
     return _block(
         _verdict(title, result),
+        _paragraph(before),
         *(_paragraph(escape(warning)) for warning in result.row["warnings"]),
-        show.cards({_heading("tested", result): tokens(result)}).data,
+        show.cards({_heading("tested text", result): tokens(result)}).data,
         LEGEND,
     )
 
@@ -139,11 +146,11 @@ def image(result: Comparison) -> str:
     return f'<img alt="{alt}" src="data:image/png;base64,{source}" style="{look}">'
 
 
-def _heading(kind: str, text: Tested) -> str:
+def _heading(title: str, text: Tested) -> str:
     row = text.row
     p = f"ψ = {row['psi']:.2f}, p = {verdict.p_value(row['log10_p'])}, {row['verdict']}"
     wrong = f"wrong key: p = {row['control_p_value']:.3g}"
-    return f'{kind.capitalize()} text <span style="font-weight:400">{p}; {wrong}</span>'
+    return f'{title.capitalize()} <span style="font-weight:400">{p}; {wrong}</span>'
 
 
 def _verdict(title: str, text: Tested) -> str:

@@ -163,7 +163,12 @@ def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.Monk
     assert not tested.share.continuous_update
     plain = tested.tested.row["psi"]
     may_end, test = Event(), tested.session.test
-    monkeypatch.setattr(tested.session, "test", lambda *given: may_end.wait(60) and test(*given))
+
+    def slow(*given, **others) -> playground.Tested:
+        may_end.wait(60)
+        return test(*given, **others)
+
+    monkeypatch.setattr(tested.session, "test", slow)
     tested.share.value = 0.3
     tested.how.value = "delete at random"
     assert tested.testing.message.value == render.message(action.TAKEN), "the first is at work"
@@ -178,6 +183,7 @@ def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.Monk
     html = unescape(tested.testing.output.value)
     assert "delete at random, 30% of the tokens:" in html
     assert f"ψ = {after.row['psi']:.3f}" in html
+    assert f"Before the edit, by the paper's ψ: ψ = {plain:.2f}" in html
     tested.allowed.value = 0.1
     tested.wait()
     sharper = tested.tested

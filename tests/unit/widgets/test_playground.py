@@ -120,6 +120,9 @@ def test_an_edited_text_is_corrupted_and_tested_by_the_library(session, how):
     prompts, responses = [lm.prompt(before)], [lm.encode(result.text)]
     wanted = score.score(lm.model, prompts, responses, Watermark(WEIGHT, 1.0), [KEY], edited=0.1)
     assert result.row["psi"] == pytest.approx(wanted["psi"][0], abs=1e-5)
+    unedited = session.test(text, ASKED, KEY, before)
+    assert (unedited.before, result.before.text) == (None, text)
+    assert result.before.row["psi"] == pytest.approx(unedited.row["psi"], abs=1e-5)
     paper = session.test(text, ASKED, KEY, before, Edit(how, 0.3))
     assert (paper.text, paper.row["psi"] != result.row["psi"]) == (result.text, True)
 
