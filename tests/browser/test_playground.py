@@ -97,12 +97,12 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
     share.focus()
     expect(share).to_have_attribute("aria-label", "Share edited")
     page.keyboard.press("ArrowRight")
-    expect(panel.get_by_text("substitute at random, 15% of the tokens")).to_be_visible(
+    expect(panel.get_by_text("substitute at random, 5% of the tokens")).to_be_visible(
         timeout=PATIENCE
     )
     panel.screenshot(path=tmp_path / "edited.png")
     panel.get_by_role("button", name="New secret key").click()
-    expect(panel.get_by_text("From earlier settings. Changed since: key.")).to_have_count(3)
+    expect(panel.get_by_text("From earlier settings. Changed since: key.")).to_have_count(2)
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Dark", "JupyterLab Light"])

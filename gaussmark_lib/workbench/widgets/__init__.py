@@ -2,10 +2,9 @@
 
 ==============  =====================================================================
 ``playground``  write, test and edit, without widgets: the only file that computes
-``panel``       the panel, which joins the others
-``form``        what a user enters
-``area``        buttons, progress, and the thread that works
-``render``      results as HTML, and the lines of Python behind them
+``panel``       the panel: inputs, and what its buttons do
+``action``      a button with Stop, progress and result, and the thread that works
+``render``      results as HTML
 ==============  =====================================================================
 
 A new result is a function of ``playground`` with a test, and a part of a page in ``render``.

@@ -1,117 +1,249 @@
-"""The playground's panel: a form over a ``playground.Session``, and its results."""
+"""The playground's panel: inputs, and the actions of a ``playground.Session`` on their values."""
 
-from collections.abc import Iterable
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
-from gaussmark_lib.errors import GaussMarkError
+import ipywidgets as w
+import traitlets
+
+from gaussmark_lib import tokens
 from gaussmark_lib.perturb import Key
-from gaussmark_lib.weights import Weight
-from gaussmark_lib.workbench import verdict
+from gaussmark_lib.weights import Weight, some_weights
 from gaussmark_lib.workbench.widgets import render
-from gaussmark_lib.workbench.widgets.area import Worker
-from gaussmark_lib.workbench.widgets.form import NAMES, OF_A_QUESTION, OF_A_TEST, OF_AN_EDIT, Form
+from gaussmark_lib.workbench.widgets.action import WIDE, Action, button
 from gaussmark_lib.workbench.widgets.playground import (
+    EDITS,
     WATERMARKED,
     Comparison,
+    Edit,
     Question,
+    Report,
     Session,
     Tested,
 )
 
+LONGEST = 400  # tokens; the slider's end, or half the context if that is shorter
+DOCLM = (
+    "doclm is a small model that knows only the documentation of Python libraries: it goes on in"
+    " that style, whatever the prompt."
+)
+LARGEST_SEED = 1_000_000
+TESTS = [("the paper's ψ", 0.0), ("edited = 0.1: a tenth exchanged", 0.1)]
+OF_A_QUESTION = ["prompt", "weight", "psi", "n_tokens", "n_samples", "seed"]
+OF_AN_EDIT = ["how", "share", "allowed"]
+OF_A_TEST = ["text", "before", *OF_AN_EDIT, "weight", "psi", "n_tokens"]
+TOOLTIPS = {  # by label
+    "Prompt": "The words that both texts continue",
+    "Weight": "The matrix that gets the noise",
+    "Wanted ψ": "The mean ψ that watermarked text is to have; the noise's σ is solved for it",
+    "Tokens per text": "Length of each text",
+    "Texts of each": "How many plain texts, and as many watermarked ones",
+    "Sampler's seed": "The same seed, the same random numbers",
+    "Key from seed": "Seed of the demonstration key, which is not secret",
+    "Text to test": "Any text, of any length",
+    "Its prompt": "What the text continues; without it the test is as exact, and has less power",
+    "Edit": "What is done to these tokens, with the same random numbers each time",
+    "Share edited": "How much of the text is edited; when you let it go, it is tested again",
+    "Tested by": "Which test reads the text; both are exact",
+    "Key file": "Where the key is saved, and loaded from",
+    "Generate": "Write plain and watermarked text with the same random numbers, and test both",
+    "Another prompt": "The beginning of another held-out documentation text",
+    "Key of this seed": "Back to the demonstration key, which is not secret",
+    "New secret key": "128 secret random bits, kept in this kernel's memory only",
+    "Test": "Edit the text, if a share is to be edited, and test it against the key",
+    "Take the watermarked text": "Copy the first watermarked text and its prompt here",
+    "Save the key": "Write the key, bound to this weight and σ, to a file that only you can read",
+    "Load a key": "Use the key of the key file from now on",
+}
+# What ipywidgets has no attribute for. JupyterLab's shortcuts leave the panel's buttons and sliders
+# alone (X would cut the cell), and a slider's handle has its label as a name and is focused by a
+# click on its track. The image does not exist, so its error handler runs when the panel is shown.
+KEYBOARD = """<img alt="" hidden src="data:," onerror="
+const find = tries => {
+  const panel = this.closest('.gaussmark-panel');
+  if (!panel) { if (tries) setTimeout(() => find(tries - 1), 100); return; }
+  panel.addEventListener('focusin', event => {
+    const slider = event.target.closest('.widget-slider');
+    if (!event.target.matches('textarea, input'))
+      event.target.setAttribute('data-lm-suppress-shortcuts', 'true');
+    if (slider && event.target.matches('.noUi-handle'))
+      event.target.setAttribute('aria-label', slider.querySelector('.widget-label').textContent);
+  });
+  panel.addEventListener('click', event => {
+    const slider = event.target.closest('.widget-slider');
+    const take = () => {  // not from the body: Tab goes on from a pressed button to Stop
+      const focused = document.activeElement;
+      if (focused === document.body && !slider || (slider || panel).contains(focused)) return;
+      (slider ? slider.querySelector('.noUi-handle') : panel).focus({preventScroll: true});
+    };
+    take();
+    for (const later of [30, 100]) setTimeout(take, later);  // behind JupyterLab's own focus
+  });
+};
+find(100);">"""
 
-class Panel(Form):
+
+def _field(kind: type[w.Widget], name: str, value: Any = "", **traits: Any) -> w.Widget:
+    """An input with its label."""
+    return kind(
+        description=name,
+        tooltip=TOOLTIPS[name],
+        description_allow_html=False,
+        layout=WIDE,
+        style={"description_width": render.LABEL},
+        value=value,
+        **traits,
+    )
+
+
+def _button(name: str, icon: str, look: str = "") -> w.Button:
+    return button(name, icon, TOOLTIPS[name], look)
+
+
+class Panel(w.VBox):
     """Widgets to play with; ``panel`` as a cell's last line shows them. Inputs can change during
     work, which uses their values at its start.
 
     The ``session`` computes what the panel shows. The first key is the demonstration key of
-    ``key_seed``; ``question`` holds the inputs' first values. A result that is not of the inputs'
-    values any more is dimmed, and says what has changed.
+    ``key_seed``; ``question`` holds the inputs' first values.
     """
 
     def __init__(self, session: Session, question: Question, key_seed: int = 1):
         self.session = session
         self.result: Comparison | None = None
         self.tested: Tested | None = None
-        self.edited: Tested | None = None
-        self._prompts = cycle(session.prompts)
-        next(self._prompts)  # which stands there already
-        super().__init__(session, question, key_seed)
-        self._worker = Worker(self._on_busy)
+        self.error: Exception | None = None  # of the last work, with its traceback
+        self._turn = Lock()
+        self._make_inputs(question, key_seed)
+        self._make_actions()
+        super().__init__(self._laid_out(), layout=w.Layout(max_width="76em"), tabbable=False)
+        self.add_class("gaussmark-panel")
         self._use_seed()
         self._wire()
 
-    @property
-    def error(self) -> Exception | None:
-        """What went wrong in the last work, with its traceback."""
-        return self._worker.error
+    def __repr__(self) -> str:
+        return "Panel: widgets, alive when the notebook runs"
 
     def wait(self) -> None:
-        """Returns when the panel's work is done; for scripts and tests."""
-        self._worker.wait()
+        """Return when the panel's work is done; for scripts and tests."""
+        with self._turn:
+            pass
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        words = {"text/plain": "Panel: widgets, alive when the notebook runs"}
-        return self.view._repr_mimebundle_(**options) | words
+    def question(self) -> Question:
+        values = {name: getattr(self, name).value for name in OF_A_QUESTION}
+        return Question(**values)
+
+    def _make_inputs(self, start: Question, key_seed: int) -> None:
+        model = self.session.lm.model
+        longest = min(LONGEST, (tokens.context(model) or 2 * LONGEST) // 2)
+        weight = Weight(model, start.weight).name
+        weights = list(dict.fromkeys([*some_weights(model, None), weight]))
+        self.prompt = _field(w.Textarea, "Prompt", start.prompt, rows=3)
+        self.weight = _field(w.Dropdown, "Weight", weight, options=weights)
+        self.psi = _field(
+            w.FloatSlider, "Wanted ψ", start.psi, min=0.5, max=8, step=0.5, readout_format=".1f"
+        )
+        self.n_tokens = _field(w.IntSlider, "Tokens per text", start.n_tokens, min=1, max=longest)
+        self.n_samples = _field(w.IntSlider, "Texts of each", start.n_samples, min=1, max=8)
+        self.seed = _field(w.BoundedIntText, "Sampler's seed", start.seed, max=LARGEST_SEED)
+        self.key_seed = _field(w.BoundedIntText, "Key from seed", key_seed, max=LARGEST_SEED)
+        self.text = _field(w.Textarea, "Text to test", rows=4)
+        self.before = _field(w.Textarea, "Its prompt", placeholder="if known", rows=2)
+        self.how = _field(w.Dropdown, "Edit", EDITS[0], options=EDITS)
+        self.share = _field(
+            w.FloatSlider, "Share edited", 0.0, max=0.5, step=0.05, readout_format=".0%"
+        )
+        self.allowed = _field(w.Dropdown, "Tested by", 0.0, options=TESTS)
+        self.key_file = _field(w.Text, "Key file", "playground_key.json")
+        self.n_tokens.continuous_update = False
+        self.share.continuous_update = False
+        self.sigma_shown = w.HTML(layout=WIDE)
+        self.key_shown = w.HTML(layout=WIDE)
+
+    def _make_actions(self) -> None:
+        self.generate = _button("Generate", "play", "primary")
+        self.another = _button("Another prompt", "refresh")
+        self.seed_key = _button("Key of this seed", "undo")
+        self.new_key = _button("New secret key", "key")
+        self.test = _button("Test", "search", "primary")
+        self.take = _button("Take the watermarked text", "arrow-down")
+        self.save_key = _button("Save the key", "save")
+        self.load_key = _button("Load a key", "folder-open")
+        of_a_question = partial(self._settings, OF_A_QUESTION)
+        of_a_test = partial(self._settings, OF_A_TEST)
+        self.writing = Action([self.generate, self.another], of_a_question, self._turn)
+        self.testing = Action([self.test, self.take], of_a_test, self._turn)
+        self.filing = Action([self.save_key, self.load_key], dict, self._turn)
+        self.actions = [self.writing, self.testing, self.filing]
+
+    def _laid_out(self) -> list[w.Widget]:
+        indented = w.Layout(margin=f"0 0 0 {render.INDENT}", flex_flow="row wrap")
+        keys = w.HBox([self.seed_key, self.new_key], layout=indented)
+        of_texts = [self.weight, self.psi, self.sigma_shown, self.n_tokens, self.n_samples]
+        of_keys = [self.key_seed, self.key_shown, keys, self.seed]
+        about = DOCLM if self.session.lm.name == "doclm" else ""
+        return [
+            self.prompt,
+            w.HTML(render.aside(about)),
+            _columns(of_texts, of_keys),
+            self.writing,
+            _heading("Test any text against this key"),
+            self.text,
+            self.before,
+            _columns([self.how, self.share], [self.allowed]),
+            self.testing,
+            _heading("Save or load a key"),
+            self.key_file,
+            self.filing,
+            w.HTML(KEYBOARD),
+        ]
 
     def _wire(self) -> None:
+        prompts = cycle(self.session.prompts)
+        next(prompts)  # which stands there already
         clicks = {
-            self.another: lambda: setattr(self.prompt, "value", next(self._prompts)),
-            self.new_key: lambda: self._use(Key.new(), "secret, in memory only", render.SAVED_KEY),
+            self.another: lambda: setattr(self.prompt, "value", next(prompts)),
+            self.new_key: lambda: self._use(Key.new(), "secret, in memory only"),
             self.seed_key: self._use_seed,
             self.generate: self._generate,
             self.take: self._take,
             self.test: self._test,
-            self.edit: self._edit,
             self.save_key: self._save_key,
             self.load_key: self._load_key,
         }
-        clicks |= {area.stop: self._worker.stop for area in self.areas}
-        for button, action in clicks.items():
-            button.on_click(lambda _, action=action: action())
-        changes = {self.key_seed: self._use_seed}
-        changes |= dict.fromkeys((self.share, self.how, self.allowed), self._edit)
-        changes |= dict.fromkeys((self.text, self.before), self._forget_test)
-        changes |= dict.fromkeys(self.asking, self._compare)
-        for control, action in changes.items():
-            control.observe(lambda _, action=action: action(), "value")
+        for pressed, act in clicks.items():
+            pressed.on_click(lambda _, act=act: act())
+            for action in self.actions:
+                traitlets.dlink((action, "busy"), (pressed, "disabled"))
+        for name in dict.fromkeys([*OF_A_QUESTION, *OF_A_TEST]):
+            getattr(self, name).observe(self._refresh, "value")
+        for name in OF_AN_EDIT:
+            getattr(self, name).observe(lambda _: self.tested and self._test(), "value")
+        self.key_seed.observe(lambda _: self._use_seed(), "value")
+        for action in self.actions:
+            action.observe(self._on_busy, "busy")
 
-    def _use(self, key: Key, kind: str, written: str) -> None:
-        """From now on this key; ``written`` is how code gets it."""
-        self.key, self._key_written = key, written
-        self.key_shown.value = render.aside(f"key_id {key.key_id}: {kind}")
-        self._compare()
+    def _on_busy(self, change: Any) -> None:
+        self.error = change.owner.error
+        self._refresh()
 
-    def _use_seed(self) -> None:
-        seed = self.key_seed.value
-        self._use(Key.from_seed(seed), "anyone can guess it", f"Key.from_seed({seed})")
+    def _settings(self, names: list[str]) -> dict[str, Any]:
+        """What a result depends on: inputs by their labels, and the key."""
+        settings = {"key": self.key}
+        for name in names:
+            control = getattr(self, name)
+            settings[control.description.lower()] = control.value
+        return settings
 
-    def _compare(self) -> None:
-        """Dims what was made with other settings than those that stand there now, and shows their
-        σ.
+    def _refresh(self, _: Any = None) -> None:
+        """Dim what was made with other settings than those that stand there now, and show their σ,
+        where ‖G‖ of such texts was measured before.
         """
-        for area in self.areas:
-            area.compare(self._settings(NAMES))
-        self._show_sigma()
-
-    def _settings(self, names: Iterable[str]) -> dict[str, Any]:
-        """Inputs by what they are called in words, and the key."""
-        return {NAMES[name]: getattr(self, name).value for name in names} | {"key": self.key}
-
-    def _forget_test(self) -> None:
-        self.tested = self.edited = None
-        self.testing.clear()
-        self.editing.clear()
-
-    def _on_busy(self, busy: bool) -> None:
-        for button in self.pressed:
-            button.disabled = busy
-        self._show_sigma()
-
-    def _show_sigma(self) -> None:
-        """σ for the current inputs, where ‖G‖ of such texts was measured before."""
+        for action in self.actions:
+            action.refresh()
         weight, n_tokens, psi = self.weight.value, self.n_tokens.value, self.psi.value
         shown = "σ: will be solved for when you press Generate"
         if self.session.knows(weight, n_tokens):
@@ -119,92 +251,73 @@ class Panel(Form):
             shown = f"σ = {sigma:.3g}, so that σ · median‖G‖ = {psi:g}, ψ to first order"
         self.sigma_shown.value = render.aside(shown)
 
+    def _use(self, key: Key, kind: str) -> None:
+        """From now on this key."""
+        self.key = key
+        self.key_shown.value = render.aside(f"key_id {key.key_id}: {kind}")
+        self._refresh()
+
+    def _use_seed(self) -> None:
+        self._use(Key.from_seed(self.key_seed.value), "anyone can guess it")
+
     def _generate(self) -> None:
-        question, key, written = self.question(), self.key, self._key_written
-        made = self._settings(OF_A_QUESTION)
-
-        def show(result: Comparison) -> None:
-            lines = render.code_of_comparison(result, self.session.lm.name, written)
+        def show(result: Comparison) -> str:
             self.result = result
-            self.writing.show(render.comparison(result, code=lines), made)
-            self._compare()  # inputs may have changed meanwhile
+            return render.comparison(result)
 
-        work = partial(self.session.compare, question, key)
-        self._worker.start(work, show, self.writing)
+        self.writing.run(partial(self.session.compare, self.question(), self.key), show)
 
     def _take(self) -> None:
-        if self.result:
-            self.text.value = self.result.text(WATERMARKED)
-            self.before.value = self.result.question.prompt
-        else:
+        if self.result is None:
             self.testing.say("There is no watermarked text yet: press Generate first.", True)
+            return
+        self.text.value = self.result.text(WATERMARKED)
+        self.before.value = self.result.question.prompt
 
     def _test(self) -> None:
-        text, before, written = self.text.value, self.before.value, self._key_written
-        made = self._settings(OF_A_TEST)
-
-        def show(result: Tested) -> None:
-            if (text, before) != (self.text.value, self.before.value):
-                raise GaussMarkError("the text has changed while it was tested; press Test again")
-            lines = render.code_of_test(result, self.session.lm.name, written)
-            self._forget_test()
+        def show(result: Tested) -> str:
             self.tested = result
-            self.testing.show(render.of_test(result, code=lines), made)
-            self._compare()
+            return render.of_test(result)
 
-        work = partial(self.session.test, text, self.question(), self.key, before)
-        self._worker.start(work, show, self.testing)
-
-    def _edit(self) -> None:
-        self._compare()
-        before, how, share = self.tested, self.how.value, self.share.value
-        allowed = self.allowed.value
-        written, made = self._key_written, self._settings(OF_AN_EDIT)
-        if not before or self.testing.changed:
-            self.editing.say("There is no test with these settings: press Test first.", True)
-            return
-
-        def show(after: Tested) -> None:
-            if before is not self.tested:
-                raise GaussMarkError("the text has changed while it was edited; press Test again")
-            lines = render.code_of_test(before, self.session.lm.name, written, how, share, allowed)
-            self.edited = after
-            p = verdict.p_value(before.row["log10_p"])
-            was = f"before, by the paper's ψ: {before.row['psi']:.2f}, p = {p}"
-            title = f"{how}, {share:.0%} of the tokens, tested with edited = {allowed:g} ({was})"
-            self.editing.show(render.of_test(after, title, code=lines), made)
-            self._compare()
-
-        work = partial(self.session.edited, before, how, share, self.key, allowed=allowed)
-        if not self._worker.start(work, show, self.editing):
-            self.editing.say("Other work is going on: press Edit and test when it has ended.")
+        edit = Edit(self.how.value, self.share.value, self.allowed.value)
+        given = self.text.value, self.question(), self.key, self.before.value, edit
+        self.testing.run(partial(self.session.test, *given), show)
 
     def _save_key(self) -> None:
-        question, key, path = self.question(), self.key, Path(self.key_file.value)
+        bound = partial(self.session.bound, self.question(), self.key)
+        path = Path(self.key_file.value)
 
-        def show(_: Path) -> None:
-            if key == self.key and self._key_written == render.SAVED_KEY:
-                self._key_written = render.loaded(str(path))
-            self.filing.say(
-                f"Key {key.key_id} is saved as {path.resolve()}, with this weight and σ."
-            )
+        def show(key: Key) -> str:
+            saved = f"Key {key.key_id} is saved as {path.resolve()}, with this weight and σ."
+            return render.message(saved)
 
-        work = partial(self.session.bound, question, key)
-        self._worker.start(lambda report: work(report).save(path), show, self.filing)
+        def save(report: Report) -> Key:
+            key = bound(report)
+            key.save(path)
+            return key
+
+        self.filing.run(save, show)
 
     def _load_key(self) -> None:
-        """The key's secret is used, whatever σ is turned to; its weight, where it names one, is
-        chosen.
-        """
+        """Use the key's secret, whatever σ is turned to, and choose its weight, if it names one."""
         path = self.key_file.value
-        try:
-            key = Key.load(path)
+
+        def show(key: Key) -> str:
             if key.binding:
-                name = Weight(self.session.lm.model, key.binding.weight).name
-                self.weight.options = list(dict.fromkeys([*self.weight.options, name]))
-                self.weight.value = name
-        except (GaussMarkError, OSError) as error:
-            self.filing.say(str(error), is_error=True)
-            return
-        self._use(Key(key.secret), f"secret, of {path}", render.loaded(path))
-        self.filing.say(f"Key {key.key_id} is in use, at {self.weight.value}.")
+                weight = Weight(self.session.lm.model, key.binding.weight).name
+                self.weight.options = list(dict.fromkeys([*self.weight.options, weight]))
+                self.weight.value = weight
+            self._use(Key(key.secret), f"secret, of {path}")
+            return render.message(f"Key {key.key_id} is in use, at {self.weight.value}.")
+
+        self.filing.run(lambda _: Key.load(path), show)
+
+
+def _columns(*columns: list[w.Widget]) -> w.HBox:
+    half = w.Layout(flex="1 1 22em", width="auto", min_width="0")
+    boxes = [w.VBox(column, layout=half) for column in columns]
+    return w.HBox(boxes, layout=w.Layout(flex_flow="row wrap", grid_gap="0 24px"))
+
+
+def _heading(title: str) -> w.HTML:
+    return w.HTML(f"<h4 style='margin:.8em 0 .2em 0'>{title}</h4>")

@@ -1,11 +1,11 @@
-"""11: the playground without its widgets, and its figures. Solve σ for a wanted ψ, write plain and
-watermarked text with the same random numbers, test any text, edit it and test it again.
+"""11: the playground without its widgets, and its figure. Solve σ for a wanted ψ, write plain and
+watermarked text with the same random numbers, test any text, also after an edit.
 
 A panel shows only what these functions return. What uses a model takes turns (``alone``): noise in
 the weights and hooks on a layer affect every user of the model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
@@ -23,7 +23,7 @@ from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import verdict
 from gaussmark_lib.workbench.plots import show, style
 
-THIS_KEY, WRONG_KEY = "this key", "wrong key"
+THIS_KEY, WRONG_KEY = KEYS = "this key", "wrong key"
 PLAIN, WATERMARKED = KINDS = "plain", "watermarked"
 LOOKS = {  # of each kind under each key
     (WATERMARKED, THIS_KEY): {"color": style.WATERMARKED, "marker": "D"},
@@ -40,7 +40,7 @@ EDITS = (
     "truncate",
 )
 EDIT_SEED = 0
-MOST_POINTS = 8  # of p against tokens
+N_POINTS = 8  # of p against tokens
 Report = Callable[[str, float], None]  # a step's name and the share of it that is done
 
 alone = RLock()
@@ -69,64 +69,78 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Plain and watermarked text from the same random numbers.
+class Edit:
+    """Edit a ``share`` of the tokens; ``allowed`` is what the test allows for (``channel.weights``)."""
+
+    how: str = EDITS[0]
+    share: float = 0.0
+    allowed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A text, as it is after the edit, with its evidence.
 
     Args:
-        scores: one row per text and key: ``kind, sample, key`` and those of ``score.score``.
-        pieces: the texts piece by piece: ``kind``, ``sample`` and those of ``show.pieces``.
-        curve: the first text of each kind, tested on its beginnings; columns as ``scores``.
-        bend: mean ‖G‖ of texts under other keys, divided by that of plain texts.
-        copied: ψ of each watermarked text when its characters are cut into tokens anew.
+        row: what ``score.score`` says of it under this key, its promise and its verdict, for which
+            the wrong key is the control.
+        control: the same scores under the wrong key.
+        pieces: the text piece by piece (``show.pieces``), with the evidence for this key.
+        before: the text as it was before the edit, by the paper's ψ, or None without an edit.
+    """
+
+    text: str
+    edit: Edit
+    row: dict[str, Any]
+    control: dict[str, Any]
+    pieces: pd.DataFrame
+    before: "Tested | None" = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Plain and watermarked texts from the same random numbers, by kind; ``curve`` is the first
+    text of each kind, tested on its beginnings.
     """
 
     question: Question
     wm: Watermark
     key_id: str
-    scores: pd.DataFrame
-    pieces: pd.DataFrame
+    tested: dict[str, list[Tested]]
     curve: pd.DataFrame
-    bend: float
-    copied: list[float]
 
     @property
-    def shifts(self) -> pd.Series:
-        """σ‖G‖ / bend of these plain texts: the ψ that they promise for watermarked ones."""
-        plain = self.scores.query("kind == @PLAIN and key == @THIS_KEY")
-        return self.wm.sigma * plain["grad_norm"] / self.bend
+    def scores(self) -> pd.DataFrame:
+        """One row per text and key: ``kind, sample, key`` and ``score.score``'s columns."""
+        rows = [
+            {"kind": kind, "sample": sample, "key": key, **scores}
+            for kind, sample, text in self._texts()
+            for key, scores in zip(KEYS, (text.row, text.control), strict=True)
+        ]
+        return pd.DataFrame(rows)[["kind", "sample", "key", *score.COLUMNS[1:]]]
 
     @property
-    def predicted(self) -> float:
-        return self.shifts.median()
+    def pieces(self) -> pd.DataFrame:
+        """The texts piece by piece, with ``kind`` and ``sample``."""
+        tables = [
+            text.pieces.assign(kind=kind, sample=sample) for kind, sample, text in self._texts()
+        ]
+        return pd.concat(tables, ignore_index=True)
+
+    def _texts(self) -> Iterator[tuple[str, int, Tested]]:
+        for kind, texts_of_kind in self.tested.items():
+            for sample, text in enumerate(texts_of_kind):
+                yield kind, sample, text
 
     @property
     def power(self) -> float:
-        """The share of watermarked texts that these plain texts promise to be detected."""
-        return stats.predicted_power(self.shifts, 1.0, verdict.LEVEL)
-
-    def detected(self, kind: str) -> int:
-        """How many texts of a kind this key calls detected."""
-        rows = self.scores.query("kind == @kind and key == @THIS_KEY")
-        return int((rows["p_value"] <= verdict.LEVEL).sum())
-
-    def row(self, kind: str, sample: int = 0) -> dict[str, Any]:
-        """One text's scores under this key, with its verdict; the wrong key is the control."""
-        rows = self.scores.query("kind == @kind and sample == @sample").to_dict("records")
-        return rows[0] | verdict.of(rows[0], self.wm.sigma, control=rows[1]["p_value"])
+        """The share of watermarked texts that their promises expect to be detected."""
+        return np.mean(
+            [verdict.promised(text.row, self.wm.sigma) for text in self.tested[WATERMARKED]]
+        )
 
     def text(self, kind: str, sample: int = 0) -> str:
-        return "".join(self.pieces.query("kind == @kind and sample == @sample")["text"])
-
-
-@dataclass(frozen=True)
-class Tested:
-    """A text's scores and verdict in ``row``, and its pieces with their evidence."""
-
-    text: str
-    prompt: str
-    question: Question
-    row: dict[str, Any]
-    pieces: pd.DataFrame
+        return self.tested[kind][sample].text
 
 
 def heldout_prompts(n: int) -> list[str]:
@@ -144,7 +158,6 @@ class Session:
     wrong_key: Key = field(default_factory=Key.new)
     n_reference: int = 8  # plain texts on which ‖G‖ is measured
     _norms: dict[tuple[str, int], list[float]] = field(default_factory=dict)
-    _bends: dict[tuple, float] = field(default_factory=dict)
 
     def knows(self, weight: str, n_tokens: int) -> bool:
         """Whether :meth:`sigma` needs no work."""
@@ -153,71 +166,40 @@ class Session:
     def sigma(self, weight: str, n_tokens: int, psi: float, report: Report = silent) -> float:
         """ψ / median‖G‖ over plain texts of n_tokens, measured once per weight and length."""
         if not self.knows(weight, n_tokens):
-            settings = n_tokens, "writing reference texts", report
-            self._norms[weight, n_tokens] = self._measured(Watermark(weight, 1.0), *settings)
+            with alone:
+                prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
+                written = self._sample(prompts, n_tokens, 0, "writing reference texts", report)
+                report("measuring gradients", 0.0)
+                wm = Watermark(weight, 1.0)
+                gradients = score.gradients(self.lm.model, prompts, written, wm)
+                self._norms[weight, n_tokens] = [gradient.norm for gradient in gradients]
         return stats.sigma_for_psi(self._norms[weight, n_tokens], psi)
-
-    def bend(self, wm: Watermark, n_tokens: int, report: Report = silent) -> float:
-        """How much longer the gradients of marked texts are, of the reference prompts under other
-        keys: ψ falls behind σ‖G‖ by this factor, where the noise is too large for first order.
-        """
-        asked = wm, n_tokens
-        if asked not in self._bends:
-            n = len(self.prompts[: self.n_reference])
-            marks = [(wm, Key.from_seed(seed)) for seed in range(n)]
-            settings = n_tokens, "writing watermarked reference texts", report
-            norms = self._measured(wm, *settings, marks=marks)
-            self._bends[asked] = np.mean(norms) / np.mean(self._norms[wm.weight, n_tokens])
-        return self._bends[asked]
-
-    def _measured(
-        self, wm: Watermark, n_tokens: int, step: str, report: Report, **settings: Any
-    ) -> list[float]:
-        """‖G‖ of texts after the reference prompts."""
-        with alone:
-            prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
-            written = self._sample(prompts, n_tokens, 0, step, report, **settings)
-            report("measuring gradients", 0.0)
-            gradients = score.gradients(self.lm.model, prompts, written, wm)
-            return [gradient.norm for gradient in gradients]
 
     def compare(self, question: Question, key: Key, report: Report = silent) -> Comparison:
         """Plain and watermarked text side by side, tested against this key and the wrong one. After
         any error, the model is the base model again.
         """
         with alone:
-            model, n = self.lm.model, question.n_samples
+            model = self.lm.model
+            n = question.n_samples
             prompts = [self._prompt(question.prompt)] * n
-            sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
-            wm, keys = Watermark(question.weight, sigma), self._keys(key)
-            bend = self.bend(wm, question.n_tokens, report)
+            wm = self._watermark(question, report)
             settings = prompts, question.n_tokens, question.seed
             plain = self._sample(*settings, "writing plain text", report)
             with perturb.watermarked(model, wm, key):
                 marked = self._sample(*settings, "writing watermarked text", report)
             report("testing", 0.0)
-            scores = score.score(model, 2 * prompts, plain + marked, wm, keys)
-            promised = promise.table(model, 2 * prompts, plain + marked, wm)
-            scores = scores.merge(promised.drop(columns="n_tokens"), on="text")
-            first = score.score(
-                model, 2 * prompts[:1], [plain[0], marked[0]], wm, keys, lengths=_lengths(plain[0])
-            )
-            anew = [self.lm.encode(self.lm.decode(text)) for text in marked]
-            copied = score.score(model, prompts, anew, wm, [key])["psi"]
-            pieces = [
-                self._pieces(prompts[:1], [text], wm, key).assign(kind=KINDS[i // n], sample=i % n)
-                for i, text in enumerate(plain + marked)
-            ]
-            return Comparison(
-                question,
-                wm,
-                key.key_id,
-                _labelled(scores, n),
-                pd.concat(pieces, ignore_index=True),
-                _labelled(first, 1),
-                bend,
-                copied.tolist(),
-            )
+            keys = self._keys(key)
+            first = [plain[0], marked[0]]
+            lengths = sorted({*np.linspace(1, len(plain[0]), N_POINTS, dtype=int).tolist()})
+            curve = score.score(model, 2 * prompts[:1], first, wm, keys, lengths=lengths)
+            curve["kind"] = np.array(KINDS)[curve["text"]]
+            curve["key"] = np.resize(KEYS, len(curve))
+            tested = {
+                kind: [self._tested(prompts[0], ids, wm, keys, report) for ids in texts_of_kind]
+                for kind, texts_of_kind in zip(KINDS, (plain, marked), strict=True)
+            }
+            return Comparison(question, wm, key.key_id, tested, curve)
 
     def test(
         self,
@@ -225,67 +207,63 @@ class Session:
         question: Question,
         key: Key,
         prompt: str = "",
+        edit: Edit = Edit(),
         report: Report = silent,
-        allowed: float = 0.0,
     ) -> Tested:
-        """Any text against this key at the question's weight, with what to expect of such a text at
-        the question's σ. ``allowed`` is the share of exchanged tokens that the test allows for
-        (``channel.weights``). Without the prompt the test is as exact, and has less power. A text
-        beyond the context is tested in windows, as one (``tracing.authors.windows``).
+        """Any text after an edit, against this key at the question's weight, with what to expect of
+        such a text at the question's σ. Without the prompt the test is as exact, and has less
+        power. A text beyond the context is tested in windows, as one (``authors.windows``).
         """
         if not text.strip():
             raise InvalidTextError("expected a text to test, got an empty one; type or paste some")
         with alone:
-            sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
-            unknown = self.lm.unknown_prompt()
-            before = self._prompt(prompt) if prompt.strip() else unknown
-            pairs = windows(self.lm.model, before, self.lm.encode(text))
-            wm = Watermark(question.weight, 1.0)  # σ cancels in ψ
-            weigh = channel.weights(self.lm.model, allowed)
-            report("looking at each token", 0.0)
-            pieces = self._pieces(*pairs, wm, key, weigh)
-            report("testing", 0.0)
-            keys, n_windows = self._keys(key), len(pairs[0])
-            table = tracing.author(
-                self.lm.model, *pairs, wm, keys, token_weights=weigh, batch_size=1
-            )
-            this, wrong = table.to_dict("records")
-            of_windows = promise.table(
-                self.lm.model,
-                *pairs,
-                wm,
-                token_weights=weigh,
-                unknown_prompt=unknown,
-                batch_size=1,
-            )
-            row = this | promise.together(of_windows)
-            if n_windows > 1:
-                row["windows"] = n_windows
-            row |= verdict.of(row, sigma, control=wrong["p_value"])
-            return Tested(text, prompt, question, row, pieces)
+            wm = self._watermark(question, report)
+            ids = self.lm.encode(text)
+            before = None
+            if edit.share:
+                before = self.test(text, question, key, prompt, report=report)
+                report("editing", 0.0)
+                operator = corrupt.named(self.lm, [edit.how])[edit.how]
+                _, [ids] = operator([[]], [ids], edit.share, EDIT_SEED)
+                ids = self.lm.encode(self.lm.decode(ids))
+            start = self._prompt(prompt) if prompt.strip() else self.lm.unknown_prompt()
+            after = self._tested(start, ids, wm, self._keys(key), report, edit)
+            return replace(after, before=before)
 
-    def edited(
+    def _tested(
         self,
-        before: Tested,
-        how: str,
-        share: float,
-        key: Key,
-        report: Report = silent,
-        allowed: float = 0.0,
+        prompt: list[int],
+        response: list[int],
+        wm: Watermark,
+        keys: list[Key],
+        report: Report,
+        edit: Edit = Edit(),
     ) -> Tested:
-        """A tested text after an edit of a share of its tokens; ``allowed`` as in :meth:`test`."""
-        with alone:
-            report("editing", 0.0)
-            ids = self.lm.encode(before.text)
-            _, [ids] = corrupt.named(self.lm, [how])[how]([[]], [ids], share, EDIT_SEED)
-            text = self.lm.decode(ids)
-            return self.test(text, before.question, key, before.prompt, report, allowed)
+        model = self.lm.model
+        pairs = windows(model, prompt, response)
+        weigh = channel.weights(model, edit.allowed)
+        settings = {"token_weights": weigh, "batch_size": 1}
+        unknown = self.lm.unknown_prompt()
+        report("testing", 0.0)
+        scores = tracing.author(model, *pairs, wm, keys, **settings)
+        promised = promise.table(model, *pairs, wm, unknown_prompt=unknown, **settings)
+        row, control = scores.to_dict("records")
+        row |= promise.together(promised)
+        if len(promised) > 1:
+            row["windows"] = len(promised)
+        row |= verdict.of(row, wm.sigma, control=control["p_value"])
+        report("looking at each token", 0.0)
+        pieces = self._pieces(*pairs, wm, keys[0], weigh)
+        return Tested(self.lm.decode(response), edit, row, control, pieces)
 
     def bound(self, question: Question, key: Key, report: Report = silent) -> Key:
         """The key for a key file, bound to this question's weight and σ."""
         with alone:
-            sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
-            return perturb.bind(self.lm.model, Watermark(question.weight, sigma), key)
+            return perturb.bind(self.lm.model, self._watermark(question, report), key)
+
+    def _watermark(self, question: Question, report: Report) -> Watermark:
+        sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
+        return Watermark(question.weight, sigma)
 
     def _prompt(self, text: str) -> list[int]:
         if not text.strip():
@@ -299,85 +277,58 @@ class Session:
         is_wrong = key.key_id == self.wrong_key.key_id
         return [key, Key.new() if is_wrong else self.wrong_key]
 
-    def _sample(
-        self, prompts: list, n_tokens: int, seed: int, step: str, report: Report, **settings: Any
-    ) -> list:
-        return generate.sample(
-            self.lm.model,
-            prompts,
-            n_tokens,
-            seed=seed,
-            on_step=lambda done, total: report(step, done / total),
-            **settings,
-        )
+    def _sample(self, prompts: list, n_tokens: int, seed: int, step: str, report: Report) -> list:
+        def on_step(done: int, total: int) -> None:
+            report(step, done / total)
+
+        return generate.sample(self.lm.model, prompts, n_tokens, seed=seed, on_step=on_step)
 
     def _pieces(
-        self, prompts: list, responses: list, wm: Watermark, key: Key, weigh: Weigh | None = None
+        self, prompts: list, responses: list, wm: Watermark, key: Key, weigh: Weigh
     ) -> pd.DataFrame:
         """The pieces of one text with their evidence, which adds up to ψ over all its windows."""
         model = self.lm.model
-        pairs = zip(prompts, responses, strict=True)
-        tables = [evidence.per_token(model, *pair, wm, key, token_weights=weigh) for pair in pairs]
+        tables = [
+            evidence.per_token(model, prompt, response, wm, key, token_weights=weigh)
+            for prompt, response in zip(prompts, responses, strict=True)
+        ]
         if len(tables) > 1:
-            texts_of = model, prompts, responses, wm
-            gradients = list(score.gradients(*texts_of, token_weights=weigh, batch_size=1))
+            found = score.gradients(
+                model, prompts, responses, wm, token_weights=weigh, batch_size=1
+            )
+            gradients = sorted(found, key=lambda gradient: gradient.text)
             total = tracing.summed(gradients).norm
-            norms = {gradient.text: gradient.norm for gradient in gradients}
-            for i, table in enumerate(tables):
-                table["evidence"] *= norms[i] / total
+            for table, gradient in zip(tables, gradients, strict=True):
+                table["evidence"] *= gradient.norm / total
         return show.pieces(pd.concat(tables, ignore_index=True), self.lm.decode)
 
 
-def _lengths(text: list[int]) -> list[int]:
-    n = len(text)
-    step = -(-n // MOST_POINTS)
-    return sorted({*range(step, n, step), n})
-
-
-def _labelled(scores: pd.DataFrame, n_samples: int) -> pd.DataFrame:
-    """Scores of plain texts and as many watermarked ones, under this key and the wrong one, with
-    the kind and the number of each text.
-    """
-    kind, sample = np.divmod(scores["text"], n_samples)
-    key = np.resize([THIS_KEY, WRONG_KEY], len(scores))
-    labels = pd.DataFrame({"kind": np.array(KINDS)[kind], "sample": sample, "key": key})
-    return pd.concat([labels, scores.drop(columns="text")], axis=1)
-
-
-def turned(session: Session, question: Question, key: Key, wanted: Sequence[float]) -> pd.DataFrame:
-    """The scores of :meth:`Session.compare` at each wanted ψ, with ``wanted``."""
-    tables = [
-        session.compare(replace(question, psi=psi), key).scores.assign(wanted=psi) for psi in wanted
-    ]
-    return pd.concat(tables, ignore_index=True)
-
-
 def figure(result: Comparison) -> Figure:
-    """ψ of each text and key below the density that ψ has without a watermark; and beside it p of
-    the first texts as they grow. Drawn without pyplot, since a panel draws in a thread of its own.
+    """ψ of each text below the density that ψ has without a watermark; and beside it p of the first
+    texts as they grow. Drawn without pyplot, since a panel draws in a thread of its own.
     """
     figure = Figure(figsize=(9.6, 3.9), layout="constrained")
     left, right = figure.subplots(1, 2)
-    level, scores = verdict.LEVEL, result.scores
-    style.normal_density(left, min(-4.0, scores["psi"].min() - 0.5), scores["psi"].max() + 1)
-    left.plot(result.predicted, 0, "v", color="black", clip_on=False, zorder=5)
-    left.annotate("predicted", (result.predicted, 0.015), ha="center", fontsize="small")
+    level = verdict.LEVEL
+    scores = result.scores
+    wanted = result.question.psi
+    style.normal_density(left, min(-4.0, scores["psi"].min()), max(wanted, scores["psi"].max()) + 1)
     left.axvline(stats.threshold(level), **style.DASHED)
+    left.plot(wanted, 0, "v", color="black", clip_on=False)
+    left.annotate("wanted", (wanted, 0.015), ha="center", fontsize="small")
     rows = -0.055 * np.arange(1, 5)
-    of_group, curves = (table.groupby(["kind", "key"]) for table in (scores, result.curve))
+    psis_of = scores.groupby(["kind", "key"])["psi"]
+    curve_of = result.curve.groupby(["kind", "key"])
     for row, (group, look) in zip(rows, LOOKS.items(), strict=True):
-        psis, curve = of_group.get_group(group)["psi"], curves.get_group(group)
-        left.plot(psis, np.full(len(psis), row), linestyle="none", alpha=0.8, **look)
+        psis = psis_of.get_group(group)
+        curve = curve_of.get_group(group)
+        left.plot(psis, np.full(len(psis), row), linestyle="none", **look)
         right.plot(curve["n_tokens"], curve["log10_p"], **look)
     left.set_yticks(rows, [", ".join(group) for group in LOOKS], fontsize="small")
     left.grid(axis="y", visible=False)
     left.set(xlabel="ψ", title="Where does each ψ lie under N(0, 1)?")
-    right.axhline(np.log10(level), **style.DASHED)
-    at = right.dataLim.x0, np.log10(level)
-    right.annotate(f"detected below, level {level:g}", at, fontsize="small", va="top")
-    right.set(
-        xlabel="tokens of the first texts",
-        ylabel="log10 p",
-        title="How does p fall as a text grows?",
-    )
+    right.axhline(np.log10(level), **style.DASHED, label=f"level {level:g}")
+    right.legend()
+    right.set(xlabel="tokens of the first texts", ylabel="log10 p")
+    right.set_title("How does p fall as a text grows?")
     return figure
