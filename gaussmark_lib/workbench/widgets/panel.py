@@ -138,7 +138,7 @@ class Panel(w.VBox):
 
     def _make_inputs(self, start: Question, key_seed: int) -> None:
         model = self.session.lm.model
-        longest = min(LONGEST, (tokens.context(model) or 2 * LONGEST) // 2)
+        longest = min(LONGEST, (tokens.Reader(model).context or 2 * LONGEST) // 2)
         weight = Weight(model, start.weight).name
         weights = list(dict.fromkeys([*some_weights(model, None), weight]))
         self.prompt = _field(w.Textarea, "Prompt", start.prompt, rows=3)

@@ -70,7 +70,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Edit:
-    """Edit a ``share`` of the tokens; ``allowed`` is what the test allows for (``channel.weights``)."""
+    """Edit a ``share`` of the tokens; ``allowed`` is the share that the test allows for."""
 
     how: str = EDITS[0]
     share: float = 0.0

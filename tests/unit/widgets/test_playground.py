@@ -12,7 +12,7 @@ import torch
 from scipy.stats import norm
 
 from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
-from gaussmark_lib.beyond import promise
+from gaussmark_lib.beyond import channel, promise
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench.widgets import playground
 from gaussmark_lib.workbench.widgets.playground import (
@@ -118,7 +118,9 @@ def test_an_edited_text_is_corrupted_and_tested_by_the_library(session, how):
     _, [ids] = corrupt.named(lm)[how]([[]], [lm.encode(text)], 0.3, EDIT_SEED)
     assert result.text == lm.decode(ids) != text
     prompts, responses = [lm.prompt(before)], [lm.encode(result.text)]
-    wanted = score.score(lm.model, prompts, responses, Watermark(WEIGHT, 1.0), [KEY], edited=0.1)
+    weigh = channel.weights(lm.model, 0.1)
+    wm = Watermark(WEIGHT, 1.0)
+    wanted = score.score(lm.model, prompts, responses, wm, [KEY], token_weights=weigh)
     assert result.row["psi"] == pytest.approx(wanted["psi"][0], abs=1e-5)
     unedited = session.test(text, ASKED, KEY, before)
     assert (unedited.before, result.before.text) == (None, text)
