@@ -238,7 +238,7 @@ def answers(
 
     Returns:
         One row per way, key and file: ``way, key`` (its number), ``is_marked``, ``n_tokens``,
-        ``psi`` (under the key), ``wrong`` (under the next key), and of the base's answers
+        ``psi`` (under the key), ``wrong`` (under another key), and of the base's answers
         ``promised``: the mean ψ that a marked answer of this kind would have.
     """
     rows = []
