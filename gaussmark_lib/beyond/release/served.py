@@ -249,6 +249,7 @@ def answers(
                 paths.append(files.unmarked(way.quantisation))
             for path in paths:
                 is_marked = path == paths[0]
+                # each answer has a server of its own: no cache is left of an earlier one
                 server = llama_cpp.serve(
                     path, q8_cache=way.q8_cache, draft=files.base if way.is_drafted else None
                 )
@@ -276,12 +277,12 @@ def tested(
 ) -> pd.DataFrame:
     """The table with ``psi, wrong, promised`` of each text."""
     placed, unknown = wm.on(lm.model), lm.unknown_prompt()
-    psi = np.empty((len(texts), 2))
+    psi = np.empty((len(texts), 2))  # under the key, and under another
     lengths = np.empty(len(texts))  # ‖G‖
     for gradient in gradients.gradients(lm.model, [unknown] * len(texts), texts, wm):
         key = table["key"][gradient.text]
-        two = [keys[key], keys[key - 1]]
-        psi[gradient.text] = score.psi([gradient], placed, two)[0]
+        key_and_other = [keys[key], keys[key - 1]]
+        psi[gradient.text] = score.psi([gradient], placed, key_and_other)[0]
         lengths[gradient.text] = gradient.norm
     of_base = np.flatnonzero(~table["is_marked"])
     promises = promise.table(
@@ -309,6 +310,7 @@ def measured_by_forecast(table: pd.DataFrame, ways: Sequence[str]) -> stats.Esti
     """Mean ψ of the marked answers in these ways, divided by their mean forecast, over keys."""
     rows = table[table["way"].isin(ways)]
     is_marked = rows["is_marked"].to_numpy()
+    # sums and counts of both kinds of answers, (n, 4), so that a resample needs no NaN
     columns = [
         np.where(is_marked, rows["psi"], 0.0),
         is_marked,
@@ -318,6 +320,7 @@ def measured_by_forecast(table: pd.DataFrame, ways: Sequence[str]) -> stats.Esti
 
     def quotient(rows: Float[np.ndarray, "n 4"]) -> float:
         psi, n_marked, forecast, n_base = rows.sum(0)
+        # a resample of keys may have no answer of the base
         return (psi / n_marked) / (forecast / max(n_base, 1)) if forecast else np.inf
 
     return stats.interval(np.column_stack(columns), quotient, cluster=rows["key"])

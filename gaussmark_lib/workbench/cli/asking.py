@@ -75,15 +75,21 @@ def stream(
 
     STATE stores earlier answers, so that what they gave away does not count again.
     """
-    if prompt_file is not None:
-        prompt = inputs.prompt_of(prompt_file, prompt)
-    if out is not None:
-        inputs.refuse_among(out, [*(files or []), *(given or [])])
-    texts = inputs.texts(files or [], {"--text": text}, prompt=prompt, format=format, column=column)
+    texts = inputs.texts(
+        files or [],
+        {"--text": text},
+        prompt=prompt,
+        prompt_file=prompt_file,
+        format=format,
+        column=column,
+        out=out,
+    )
     path = paths.as_path(state, "--state", GaussMarkError)
     references = []
     if given:
-        references = list(inputs.texts(given, {}, prompt=prompt).items)
+        references = list(
+            inputs.texts(given, {}, prompt=prompt, prompt_file=prompt_file, out=out).items
+        )
         if not references:
             raise GaussMarkError("--given: expected at least one text, got none")
     with answers.alone(path):
@@ -124,11 +130,15 @@ def answer(
     batch: Batch = 64,
 ) -> int:
     """Answer only yes or no, for untrusted users; STATE counts their queries."""
-    if prompt_file is not None:
-        prompt = inputs.prompt_of(prompt_file, prompt)
-    if out is not None:
-        inputs.refuse_among(out, files or [])
-    texts = inputs.texts(files or [], {"--text": text}, prompt=prompt, format=format, column=column)
+    texts = inputs.texts(
+        files or [],
+        {"--text": text},
+        prompt=prompt,
+        prompt_file=prompt_file,
+        format=format,
+        column=column,
+        out=out,
+    )
     question = ask([key], model, level=level, edited=edited)
 
     from gaussmark_lib.workbench.cli import answering
@@ -157,11 +167,15 @@ def trace(
     batch: Batch = 64,
 ) -> int:
     """Name the user of a codebook that each text leans to most; its p-value is over all users."""
-    if prompt_file is not None:
-        prompt = inputs.prompt_of(prompt_file, prompt)
-    if out is not None:
-        inputs.refuse_among(out, files or [])
-    texts = inputs.texts(files or [], {"--text": text}, prompt=prompt, format=format, column=column)
+    texts = inputs.texts(
+        files or [],
+        {"--text": text},
+        prompt=prompt,
+        prompt_file=prompt_file,
+        format=format,
+        column=column,
+        out=out,
+    )
     question = ask([key], model, edited=edited)
 
     from gaussmark_lib.workbench.cli.naming import Naming, codebook_of

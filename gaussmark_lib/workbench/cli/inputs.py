@@ -43,8 +43,10 @@ def texts(
     *,
     field: str = "text",
     prompt: str | None = None,
+    prompt_file: str | None = None,
     format: Format | None = None,
     column: str | None = None,
+    out: str | None = None,
 ) -> Texts:
     """The typed texts, then those of files, folders and standard input (``-``), in order.
 
@@ -55,9 +57,15 @@ def texts(
         typed: texts by their names; None is no text.
         field: what a row of a file has: ``text``, or ``prompt`` where prompts are read.
         prompt: the prompt of texts that have none of their own.
+        prompt_file: a file that has it instead.
         format: what standard input holds.
         column: another name of the field.
+        out: where results go, which must not be among the texts.
     """
+    if prompt_file is not None:
+        prompt = prompt_of(prompt_file, prompt)
+    if out is not None:
+        refuse_among(out, names)
     items = [text_files.item(name, text) for name, text in typed.items() if text is not None]
     if not names and not items:
         raise GaussMarkError(NOTHING[field])
@@ -106,7 +114,7 @@ def texts(
     return Texts(items, has_many)
 
 
-def prompt_of(path: str, prompt: str) -> str:
+def prompt_of(path: str, prompt: str | None) -> str:
     """The content of a prompt's file; GaussMarkError if a prompt was typed, too."""
     if prompt:
         raise GaussMarkError("expected one prompt: --prompt or --prompt-file, got both")

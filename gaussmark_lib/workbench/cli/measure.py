@@ -87,8 +87,12 @@ def in_stream(
     )
 
 
-def users(question: Question, texts: Windows, book: tracing.Codebook) -> pd.DataFrame:
-    """The user that each text leans to most. DegenerateScoreError if a text has no gradient."""
+def users(
+    question: Question, texts: Windows, book: tracing.Codebook, *, together: bool = False
+) -> pd.DataFrame:
+    """The user that each text leans to most; ``together``: the one that the windows of a single
+    text lean to, in one row. DegenerateScoreError if a text has no gradient.
+    """
     prompts, responses = texts
     return tracing.attribute(
         question.lm.model,
@@ -96,22 +100,9 @@ def users(question: Question, texts: Windows, book: tracing.Codebook) -> pd.Data
         responses,
         question.watermark,
         book,
+        together=together,
         token_weights=question.token_weights,
-    )
-
-
-def user_of_all(question: Question, windows: Windows, book: tracing.Codebook) -> pd.DataFrame:
-    """The user that the windows of one text together lean to most, in one row."""
-    prompts, responses = windows
-    return tracing.attribute(
-        question.lm.model,
-        prompts,
-        responses,
-        question.watermark,
-        book,
-        together=True,
-        token_weights=question.token_weights,
-        batch_size=1,
+        batch_size=1 if together else 8,
     )
 
 

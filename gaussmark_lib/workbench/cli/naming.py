@@ -44,9 +44,10 @@ class Naming(Scoring):
 
     def _of_one(self, windows: Windows) -> list[Row]:
         try:
-            [scores] = measure.user_of_all(self.question, windows, self.book).to_dict("records")
+            table = measure.users(self.question, windows, self.book, together=True)
         except DegenerateScoreError as error:
             return [{"error": str(error)}]
+        [scores] = table.to_dict("records")
         return [self.row(scores | measure.promised_together(self.question, windows))]
 
     def row(self, scores: Row, control: float | None = None) -> Row:

@@ -68,11 +68,15 @@ def detect(
     batch: Batch = 64,
 ) -> int:
     """Test whether texts carry a key's watermark."""
-    if prompt_file is not None:
-        prompt = inputs.prompt_of(prompt_file, prompt)
-    if out is not None:
-        inputs.refuse_among(out, files or [])
-    texts = inputs.texts(files or [], {"--text": text}, prompt=prompt, format=format, column=column)
+    texts = inputs.texts(
+        files or [],
+        {"--text": text},
+        prompt=prompt,
+        prompt_file=prompt_file,
+        format=format,
+        column=column,
+        out=out,
+    )
     question = ask(key, model, level=level, edited=edited)
 
     from gaussmark_lib.workbench.cli.normalise import Normalising
@@ -140,9 +144,7 @@ def generate(
             )
         typed[f"prompt {len(typed) + 1}"] = word
     names += file or []
-    if out is not None:
-        inputs.refuse_among(out, names)
-    texts = inputs.texts(names, typed, field="prompt", format=format, column=column)
+    texts = inputs.texts(names, typed, field="prompt", format=format, column=column, out=out)
     items = list(texts.items)
     texts = inputs.Texts(iter(items), many=texts.many or len(items) > 1)
 
