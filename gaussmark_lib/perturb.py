@@ -232,9 +232,9 @@ def export_gguf(
 
 
 def _write_marked(
-    reader: gguf.GGUFReader, wm: Watermark, key: Key, path: Path, kind: gguf_writing.Kind
+    reader: gguf_files.Reader, wm: Watermark, key: Key, path: Path, kind: gguf_writing.Kind
 ) -> None:
-    base = reader.data.filename
+    base = reader.path
     try:
         tensor = gguf_files.tensor(reader, wm.weight)
         theta = gguf_files.matrix(reader, wm.weight)
@@ -270,10 +270,10 @@ def _check_file(key: Key, base: Path) -> None:
 
 
 def _check_same_mark(
-    reader: gguf.GGUFReader, wm: Watermark, key: Key, kind: gguf_writing.Kind, mark: dict
+    reader: gguf_files.Reader, wm: Watermark, key: Key, kind: gguf_writing.Kind, mark: dict
 ) -> None:
     """PerturbedModelError for a marked file, unless it says that it is what would be written."""
-    base = reader.data.filename
+    base = reader.path
     if mark["key_id"] != key.key_id:
         raise PerturbedModelError(
             f"expected the base model, got {base}, a file with the watermark of key"

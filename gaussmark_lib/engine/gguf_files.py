@@ -63,17 +63,41 @@ SIGMA = "gaussmark.sigma"
 _one_at_a_time = threading.Lock()
 
 
+class Reader(gguf.GGUFReader):
+    """gguf's reader, over a plain array in place of a mapped one: slices of it are cheap, and a
+    header with 50,000 names is parsed more than three times as fast.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        super().__init__(self.path)
+
+    @property
+    def data(self) -> np.ndarray:
+        """The bytes of the file, still mapped."""
+        return self._bytes
+
+    @data.setter
+    def data(self, mapped: np.memmap) -> None:
+        self._bytes = mapped.view(np.ndarray)
+
+
 @contextmanager
 def parsed_once() -> Iterator[None]:
     """Inside the ``with``, a file's header and names are parsed once for all who ask, without a
     progress bar: transformers parses them for the configuration, the tokenizer, the weights, and
     each block's names, which takes three times as long.
     """
-    readers = cache(gguf.GGUFReader)
+    readers = cache(Reader)
+
+    def once(path: str | Path) -> Reader:
+        return readers(str(path))
+
     name_maps = cache(gguf.get_tensor_name_map)
     with (
         _one_at_a_time,
-        patch.object(gguf, "GGUFReader", lambda path: readers(str(path))),
+        patch.object(gguf, "GGUFReader", once),
+        patch(f"{__name__}._parsed", once),
         patch.object(gguf, "get_tensor_name_map", name_maps),
         patch.object(modeling_gguf_pytorch_utils, "tqdm", lambda tensors, **_: tensors),
     ):
@@ -102,7 +126,7 @@ def terms(path: Path) -> dict[str, Any]:
     return {"gguf_file": path.name, "quantization_config": GgufConfig(dequantize=True)}
 
 
-def read(path: Path) -> gguf.GGUFReader:
+def read(path: Path) -> Reader:
     """The header and the places of the tensors of a file that can be loaded.
 
     Raises:
@@ -115,7 +139,7 @@ def read(path: Path) -> gguf.GGUFReader:
     if start != MAGIC:
         raise InvalidModelError(f"expected a GGUF file, which begins with {MAGIC!r}, got {start!r}")
     try:
-        reader = gguf.GGUFReader(path)
+        reader = _parsed(path)
     except Exception as error:  # of NumPy: it reads behind the file's end
         if "GGMLQuantizationType" in str(error):
             raise InvalidModelError(
@@ -144,6 +168,11 @@ def read(path: Path) -> gguf.GGUFReader:
             " again, with its vocabulary"
         )
     return reader
+
+
+def _parsed(path: Path) -> Reader:
+    """What :func:`parsed_once` replaces."""
+    return Reader(path)
 
 
 def field(reader: gguf.GGUFReader, name: str, default: Any = None) -> Any:

@@ -18,6 +18,7 @@ import gguf
 import numpy as np
 
 from gaussmark_lib import files
+from gaussmark_lib.engine import gguf_files
 from gaussmark_lib.errors import InvalidModelError
 
 COUNTS = 8  # where the number of tensors stands
@@ -30,7 +31,7 @@ Tensor = gguf.gguf_reader.ReaderTensor
 
 
 def write(
-    reader: gguf.GGUFReader,
+    reader: gguf_files.Reader,
     path: Path,
     kinds: Mapping[str, Kind],
     data: Callable[[Tensor], np.ndarray],
@@ -51,7 +52,7 @@ def write(
             "expected a GGUF file in this machine's order of bytes, got the opposite order; convert"
             " it first (gguf's gguf_convert_endian)"
         )
-    with Path(reader.data.filename).open("rb") as base, files.hidden_folder(path) as folder:
+    with reader.path.open("rb") as base, files.hidden_folder(path) as folder:
         partial = Path(folder) / path.name
         with partial.open("xb") as out:
             out.write(_header(reader, kinds, added or {}))

@@ -56,7 +56,7 @@ def base(tokenizer, tmp_path_factory):
     plain = tmp_path_factory.mktemp("base") / "plain.gguf"
     tiny_gguf.write(plain, tiny_gguf.grouped(tokenizer), tokenizer, tensor_type="Q8_0")
     path = plain.with_name("base.gguf")
-    reader = gguf.GGUFReader(plain)
+    reader = gguf_files.Reader(plain)
     gguf_writing.write(reader, path, {}, as_it_is, {"general.description": ""})
     return path
 
@@ -78,7 +78,7 @@ def refused(error, match, *args, **more) -> None:
 
 
 def header(path) -> dict:
-    reader = gguf.GGUFReader(path)
+    reader = gguf_files.Reader(path)
     values = {name: (field.types, field.contents()) for name, field in reader.fields.items()}
     del values["GGUF.kv_count"]
     return values
@@ -138,7 +138,7 @@ def test_sigma_is_that_which_is_carried_after_rounding(base, made, tmp_path):
     theta = gguf_files.matrix(gguf.GGUFReader(base), DOWN)
     for tensor_type in perturb.GGUF_TYPES:
         path = tmp_path / f"{tensor_type}.gguf"
-        reader = gguf.GGUFReader(perturb.export_gguf(base, wm, key, path, tensor_type))
+        reader = gguf_files.Reader(perturb.export_gguf(base, wm, key, path, tensor_type))
         delta = (gguf_files.matrix(reader, DOWN) - theta).double()
         sigma = 0.02 * (delta * xi).sum() / xi.square().sum()
         assert gguf_files.mark(reader)["sigma_carried"] == pytest.approx(float(sigma), rel=1e-3)
@@ -170,7 +170,7 @@ def test_a_large_file_needs_no_more_memory_than_the_marked_tensor(tmp_path):
         getattr(writer, f"write_{step}_to_file")()
     writer.close()
     del writer
-    reader = gguf.GGUFReader(tmp_path / "large.gguf")
+    reader = gguf_files.Reader(tmp_path / "large.gguf")
     half = np.full((512, 512), 0.5, np.float16)
     tracemalloc.start()
     kinds = {"blk.1.ffn_down.weight": F16}
@@ -262,7 +262,7 @@ def test_an_architecture_whose_layout_is_not_known(tokenizer, tmp_path):
 
 
 def test_a_file_of_the_other_order_of_bytes(base, tmp_path, monkeypatch):
-    reader = gguf.GGUFReader(base)
+    reader = gguf_files.Reader(base)
     reader.byte_order = "S"
     with pytest.raises(InvalidModelError, match="order of bytes"):
         gguf_writing.write(reader, tmp_path / "m.gguf", {}, as_it_is)
@@ -300,7 +300,7 @@ def test_rows_that_do_not_fit_the_type(tokenizer, tmp_path):
     path = tiny_gguf.write(tmp_path / "b.gguf", *tiny_gguf.model_and_tokenizer())
     wide = Watermark(DOWN, 0.1)
     perturb.export_gguf(path, wide, KEY, tmp_path / "fits.gguf", "q8_0")  # rows of 96
-    reader = gguf.GGUFReader(path)
+    reader = gguf_files.Reader(path)
     [tensor] = [t for t in reader.tensors if t.name == "blk.1.ffn_down.weight"]
     with pytest.raises(InvalidModelError, match="rows of a multiple of 256 numbers for Q6_K"):
         gguf_writing.n_bytes(tensor, gguf.GGMLQuantizationType.Q6_K)

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 WM = Watermark("model.layers.20.mlp.down_proj.weight", 0.15)
 KEYS = [Key.from_seed(seed) for seed in range(11, 14)]
-TOKENS = 60
+TOKENS = 48
 SQRT_D = (576 * 1536) ** 0.5
 # ψ of weights over √d, of what a mark and the rounding errors of its file leave
 LEAST = {
@@ -45,7 +45,7 @@ def answers(files):
     """Of three keys' files in each quantisation, and of one key's in each other way."""
     lm = models.load("smollm2")
     questions = served.questions(len(KEYS))
-    by_file = served.answers(lm, files, KEYS, served.FILES, questions, TOKENS, n_base=1)
+    by_file = served.answers(lm, files, KEYS, served.FILES, questions, TOKENS, n_base=0)
     by_way = served.answers(lm, files, KEYS[:1], served.SERVING, questions, TOKENS, n_base=1)
     return by_file, by_way
 
@@ -59,7 +59,7 @@ def test_every_quantisation_keeps_the_noise(files):
 
 @pytest.mark.parametrize("name", served.FILES)
 def test_answers_of_a_marked_file_carry_its_key(answers, name):
-    """The mean of three has a standard deviation of 0.6 about 2.9."""
+    """The mean of three has a standard deviation of 0.6 about 2.6."""
     by_file, _ = answers
     is_own = (by_file["way"] == name) & by_file["is_marked"]
     psi = by_file.loc[is_own, "psi"]
@@ -68,7 +68,7 @@ def test_answers_of_a_marked_file_carry_its_key(answers, name):
 
 
 def test_other_ways_of_serving_keep_it_too(answers):
-    """One answer each: the mean of six has a standard deviation of 0.45 about 2.9."""
+    """One answer each: the mean of six has a standard deviation of 0.45 about 2.6."""
     _, by_way = answers
     marked = by_way[by_way["is_marked"]]
     assert marked["way"].tolist() == [*served.SERVING]

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import gguf
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
@@ -48,22 +47,8 @@ FORMS = (
     "Why do people care about {}?",
 )
 TOPICS = (
-    "bread",
-    "glaciers",
-    "chess",
-    "vaccines",
-    "bridges",
-    "honey bees",
-    "sailing",
-    "jazz",
-    "earthquakes",
-    "paper",
-    "gardens",
-    "the moon",
-    "running",
-    "clocks",
-    "salt",
-    "maps",
+    *("bread", "glaciers", "chess", "vaccines", "bridges", "honey bees", "sailing", "jazz"),
+    *("earthquakes", "paper", "gardens", "the moon", "running", "clocks", "salt", "maps"),
 )
 
 
@@ -124,10 +109,10 @@ class Files:
     base: Path
     wm: Watermark
     folder: Path
-    readers: dict[Path, gguf.GGUFReader] = field(default_factory=dict)
+    readers: dict[Path, gguf_files.Reader] = field(default_factory=dict)
 
-    def reader(self, path: Path) -> gguf.GGUFReader:
-        """A file's header and tensors; parsing a header takes about a second."""
+    def reader(self, path: Path) -> gguf_files.Reader:
+        """A file's header and tensors; parsing a header takes most of a second."""
         if path not in self.readers:
             self.readers[path] = gguf_files.read(path)
         return self.readers[path]
@@ -284,7 +269,10 @@ def tested(
         key_and_other = [keys[key], keys[key - 1]]
         psi[gradient.text] = score.psi([gradient], placed, key_and_other)[0]
         lengths[gradient.text] = gradient.norm
+    promised = np.full(len(texts), np.nan)
     of_base = np.flatnonzero(~table["is_marked"])
+    if not len(of_base):
+        return table.assign(psi=psi[:, 0], wrong=psi[:, 1], promised=promised)
     promises = promise.table(
         lm.model,
         [unknown] * len(of_base),
@@ -292,7 +280,6 @@ def tested(
         wm,
         unknown_prompt=unknown,
     )
-    promised = np.full(len(texts), np.nan)
     promised[of_base] = promise.mean_psi(promises["information"], lengths[of_base], wm.sigma)
     return table.assign(psi=psi[:, 0], wrong=psi[:, 1], promised=promised)
 

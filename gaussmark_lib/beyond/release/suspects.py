@@ -5,7 +5,6 @@ safetensors (in any dtype, in shards), a quantised checkpoint, or a GGUF file.
 import json
 from pathlib import Path
 
-import gguf
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -94,7 +93,7 @@ def _of_folder(folder: Path, weight: Weight) -> Tensor:
 
 def _of_gguf(path: Path, weight: Weight) -> Tensor:
     """A matrix of a GGUF file, by that format's own name for it, dequantised."""
-    reader = gguf.GGUFReader(path)
+    reader = gguf_files.Reader(path)
     try:
         return gguf_files.matrix(reader, weight.name)
     except InvalidModelError as error:
