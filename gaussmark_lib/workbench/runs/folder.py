@@ -35,12 +35,7 @@ if TYPE_CHECKING:
 
 NUMBERS = ("value", "low", "high", "n")  # of an estimate
 # a reader should see first what did not come out as expected
-OUTCOMES = {
-    "not held": "✗ not held",
-    "held": "✓ held",
-    "at the edge": "~ at the edge",
-    "too little data": "? too little data",
-}
+OUTCOMES = {"not held": "✗", "held": "✓", "at the edge": "~", "too little data": "?"}
 PACKAGES = ("gaussmark", "torch", "transformers", "numpy")
 _log = logging.getLogger(__name__)
 
@@ -84,7 +79,7 @@ class Run:
         for claim in self.results.get("claims", []):
             value, basis = words.estimate(claim)
             in_words = {
-                "verdict": OUTCOMES[claim["outcome"]],
+                "verdict": f"{OUTCOMES[claim['outcome']]} {words.outcome(claim)}",
                 "expected": claim["expected"].replace("-", "−"),
                 "value": value,
                 "basis": basis,
