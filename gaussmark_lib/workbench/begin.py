@@ -19,6 +19,7 @@ from gaussmark_lib import generate, models, score, stats, texts
 from gaussmark_lib.beyond import channel, promise
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench import record
 from gaussmark_lib.workbench.pairs import Pairs, draw
 from gaussmark_lib.workbench.plots import style
 
@@ -69,6 +70,7 @@ def begin(
     """
     style.use()
     lm = models.load(model, dtype=model_dtype, device=device)
+    record.weights(lm)
     pairs = draw(lm, text, n_pairs, prompt_tokens, seed)
     reserved = pilot_prompts(lm, text, prompt_tokens, n_pairs) if sigma is None else []
     n_fit = texts.fit(lm, pairs.prompts + reserved, n_tokens, growth)

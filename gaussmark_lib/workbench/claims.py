@@ -8,9 +8,9 @@ chosen before the measurement. Its outcome is recorded and never stops a run:
     at the edge      the interval straddles an end of the range, and n is at least the planned one
     too little data  the same in a smaller run
 
-A finding may have a *law*, the value that theory predicts. Whether the interval excludes the law is
-recorded beside the outcome, because a range around a law can hold although the law does not: "held,
-but differs from 1". A range that is more than ``TOO_WIDE`` times as wide as the interval is no test,
+A finding may have a *law*, the value that theory predicts. The record says whether the interval
+excludes the law, because a range around a law can hold although the law does not: "held, but
+differs from 1". A range that is more than ``TOO_WIDE`` times as wide as the interval is no test,
 and the report says so.
 
 A *check* is a theorem, or something true by construction. It is no finding, and it does stop a run.
@@ -98,7 +98,9 @@ class Finding:
         return f"{words.outcome(self.row()).capitalize()}: {is_what}"
 
     def row(self) -> dict[str, str | float | int | None]:
-        """As it is recorded: ``claim, outcome, value, low, high, n, expected, law, excludes_law``."""
+        """As it is recorded: ``claim, outcome, value, low, high, n, expected`` and ``law,
+        excludes_law``.
+        """
         numbers = {
             name: number if math.isfinite(number) else None
             for name, number in self.estimate.row().items()
