@@ -264,7 +264,10 @@ def _marked(model: PreTrainedModel, marks: list[Mark], noises: dict) -> Iterator
         del noises[mark]
     for wm, key in {*marks} - {*noises, None}:
         xis = perturb.drawn(wm, [key])
-        noises[wm, key] = [(s, xi[0] / s) for xi, s in zip(xis, wm.sigmas, strict=True)]
+        # on the model's device: they are used at each step
+        noises[wm, key] = [
+            (s, (xi[0] / s).to(model.device)) for xi, s in zip(xis, wm.sigmas, strict=True)
+        ]
     layers = next((mark[0].linears for mark in marks if mark), ())
     of_rows = [noises.get(mark) for mark in marks]
     with perturb.marked(model, "a key per row"), hooks.row_noise(model, layers, of_rows):
