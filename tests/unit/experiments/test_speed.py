@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
+import torch
 
 from gaussmark_experiments import speed
 from gaussmark_lib import generate, perturb, score
@@ -58,14 +59,22 @@ def test_a_median_has_an_interval_from_six_repeats_on(n, low, high):
     )
 
 
-def test_blocks_from_a_weight_up_are_counted(model):
-    share = {
-        weight: speed.share_of_blocks(model, weight) for weight in tiny_models.WEIGHTS["llama"]
+def test_operations_are_those_of_the_matrix_products():
+    a, b = torch.ones(3, 5), torch.ones(5, 7, requires_grad=True)
+    assert speed.operations(lambda: a @ b) == 2 * 3 * 5 * 7
+    assert speed.operations(lambda: (a @ b).sum().backward()) == 2 * 2 * 3 * 5 * 7
+
+
+def test_scoring_has_fewer_operations_the_higher_its_weight(model):
+    ways = {
+        weight: lambda weight=weight: score.score(
+            model, PROMPTS, RESPONSES, perturb.Watermark(weight, 0.1), [perturb.Key.from_seed(0)]
+        )
+        for weight in ("model.layers.0.mlp.down_proj.weight", "model.layers.2.mlp.down_proj.weight")
     }
-    assert share["model.layers.0.mlp.gate_proj.weight"] == 1
-    assert share["model.layers.1.self_attn.q_proj.weight"] == pytest.approx(2 / 3)
-    assert share["model.layers.2.mlp.down_proj.weight"] == pytest.approx(1 / 3)
-    assert share["lm_head.weight"] == 1
+    low, high = (speed.operations(way) for way in ways.values())
+    forward = speed.operations(lambda: speed.forward_only(model, PROMPTS, RESPONSES))
+    assert forward < high < low < 2.3 * forward
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
