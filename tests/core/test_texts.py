@@ -21,9 +21,9 @@ from gaussmark_lib.errors import InvalidTextError
 
 @pytest.fixture
 def corpus(monkeypatch) -> pd.DataFrame:
-    """A corpus of 2,000 paragraphs in 40 files of 8 packages, in place of the installed ones'."""
-    table = pd.DataFrame({"i": range(2000)})
-    table["source"] = [f"pkg{i // 250}/file{i // 50}.py" for i in table["i"]]
+    """A corpus of 20,000 paragraphs in 400 files of 8 packages, in place of the installed ones'."""
+    table = pd.DataFrame({"i": range(20_000)})
+    table["source"] = [f"pkg{i // 2500}/file{i // 50}.py" for i in table["i"]]
     table["text"] = [
         f"Paragraph number {i} says something of its own, at some length, about nothing at all."
         for i in table["i"]
@@ -42,19 +42,19 @@ def jsonl(path, *rows):
 
 def test_each_documentation_text_is_paragraphs_of_one_package_and_split(corpus):
     by_text, seen = corpus.set_index("text"), {}
-    for wanted in ("train", "heldout"):
+    for wanted in ("train", "pilot", "heldout"):
         seen[wanted] = set()
         for row in texts.load("docs", split=wanted, min_chars=200):
             parts = row["text"].split("\n\n")
-            assert set(by_text["split"][parts]) == {wanted}
+            assert set(by_text["split"][parts]) == {"train" if wanted == "train" else "heldout"}
             packages_ = {name.split("/")[0] for name in by_text["source"][parts]}
             assert packages_ == {row["source"].split("/")[0]}
             assert len(row["text"]) >= 200
             assert len("\n\n".join(parts[:-1])) < 200  # no longer than it has to be
             seen[wanted] |= set(parts)
-    assert seen["train"]
-    assert seen["heldout"]
+    assert all(seen.values())
     assert not seen["train"] & seen["heldout"]
+    assert not seen["pilot"] & seen["heldout"]
 
 
 def test_the_first_n_are_a_prefix_in_a_fixed_order_that_mixes_packages(corpus):
