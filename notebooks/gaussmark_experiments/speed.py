@@ -22,8 +22,6 @@ import psutil
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike
-from scipy.stats import quantile_test
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
@@ -102,21 +100,9 @@ def _wait() -> None:
 
 
 def ratio(times: pd.DataFrame, task: str, reference: str) -> stats.Estimate:
-    """Seconds of a task over those of the reference: the :func:`median` over repeats."""
+    """Seconds of a task over those of the reference: the median over repeats."""
     by_repeat = times.pivot(index="repeat", columns="task", values="seconds")
-    return median(by_repeat[task] / by_repeat[reference])
-
-
-def median(values: ArrayLike) -> stats.Estimate:
-    """The median of independent repeats with a 95% interval by order statistics, whatever their
-    law (scipy's ``quantile_test``): from the k-th smallest to the k-th largest, which misses the
-    true median with probability 2·P(Binomial(n, ½) < k). Below six repeats there is none.
-
-    >>> print(median([1.0, 2.0, 3.0, 4.0, 5.0, 9.0]), median([1.0, 2.0]), sep="; ")
-    3.5 (1 to 9), n = 6; 1.5 (no interval), n = 2
-    """
-    ends = quantile_test(values).confidence_interval()
-    return stats.Estimate(float(np.median(values)), *ends, len(values))
+    return stats.median(by_repeat[task] / by_repeat[reference])
 
 
 def operations(call: Callable[[], object]) -> int:

@@ -45,20 +45,6 @@ def test_a_ratio_is_the_median_over_repeats_with_an_interval_that_one_repeat_doe
     )
 
 
-@pytest.mark.parametrize(
-    ("n", "low", "high"),
-    [(2, None, None), (5, None, None), (6, 0, 5), (8, 0, 7), (9, 1, 7), (15, 3, 11)],
-)
-def test_a_median_has_an_interval_from_six_repeats_on(n, low, high):
-    found = speed.median(np.random.default_rng(0).permutation(n))
-    assert (found.value, found.n) == ((n - 1) / 2, n)
-    assert (
-        (found.low, found.high) == (low, high)
-        if low is not None
-        else np.isnan([found.low, found.high]).all()
-    )
-
-
 def test_operations_are_those_of_the_matrix_products():
     a, b = torch.ones(3, 5), torch.ones(5, 7, requires_grad=True)
     assert speed.operations(lambda: a @ b) == 2 * 3 * 5 * 7
