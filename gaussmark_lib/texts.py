@@ -13,18 +13,18 @@
 a path         a file of texts: ``.csv``, ``.json``, ``.jsonl``, ``.txt``, … (``text_files``)
 ============== ====================================================================================
 
-``make models`` installs speeches and news. Of these two kinds, whole documents are reserved for the
-split ``"pilot"`` (``engine.human_texts``).
+``make models`` installs speeches and news. Each kind reserves whole documents for the split
+``"pilot"``, whatever the seed; the seed orders the others (``engine.human_texts``).
 """
 
-import hashlib
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from datasets import Dataset
 
 from gaussmark_lib import models, tokens
-from gaussmark_lib.engine import corpus, human_texts, packages, text_files
+from gaussmark_lib.engine import corpus, human_texts, packages
 from gaussmark_lib.errors import InvalidTextError, require_int
 
 INSTALLED = ("docs", "licences", "source")  # text of the installed packages
@@ -47,14 +47,18 @@ def load(
     min_chars: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """The first n texts of a kind (None: all), in a fixed order that mixes sources.
+    """The first n texts of a kind (None: all), in an order that mixes documents.
 
     Args:
-        split: of ``"docs"`` and ``"c4"``: ``"train"`` or ``"heldout"`` (C4's validation split); of
-            ``"speeches"`` and ``"news"``: ``"pilot"`` or ``"heldout"``.
-        seed: of ``"speeches"`` and ``"news"``: the order of the held-out documents.
-        min_chars: shortest text to return, 1000 by default, 1 for a file. Documentation paragraphs
-            of one package are joined until they reach it.
+        split: ``"pilot"`` or ``"heldout"``, which share no document; of ``"docs"`` and ``"c4"``
+            also ``"train"``. A file of fewer than 240 texts reserves no pilot: both splits are all
+            of its texts, in its order.
+        seed: the order of the documents outside the pilot.
+        min_chars: shortest text to return, 1000 by default, 1 for a file. The paragraphs of a
+            document are joined until they reach it.
+
+    Returns:
+        Columns ``text`` and ``source``, the document that a text came from.
 
     Raises:
         InvalidTextError: an unknown kind or split, no usable lines, no network, too few texts.
@@ -64,16 +68,14 @@ def load(
     if min_chars is None:
         min_chars = 1000 if kind in KINDS else 1
     require_int(min_chars, "min_chars", least=0)
-    if kind in INSTALLED:
-        known = corpus.texts(str(kind), split, min_chars)
-        hashes = {hashlib.sha256(row["text"].encode()).digest(): row for row in known}
-        rows = [hashes[sha] for sha in sorted(hashes)]  # any n are a mixture, the same everywhere
-    elif kind in PACKAGED:
-        rows = list(human_texts.rows(str(kind), split, min_chars, seed))
+    if kind in INSTALLED or kind in PACKAGED:
+        rows = list(islice(human_texts.rows(str(kind), split, min_chars, seed), n))
     elif kind == "c4":
-        rows = list(corpus.c4(split, n, min_chars))
+        human_texts.require_split("c4", split, ("train", *human_texts.SPLITS))
+        rows = list(corpus.c4(split, n, min_chars, seed))
     elif Path(str(kind)).suffix:
-        rows = [row for row in text_files.rows(kind) if len(row["text"]) >= min_chars]
+        of_file = human_texts.of_file(kind, split, seed)
+        rows = [row for row in of_file if len(row["text"]) >= min_chars]
     else:
         expected = f"expected one of {', '.join(KINDS)} or the path of a file of texts"
         raise InvalidTextError(f"{expected}, got {str(kind)!r}")
@@ -81,7 +83,7 @@ def load(
         expected = f"expected {n or 'some'} texts of at least {min_chars} characters"
         found = f"found {len(rows)}; ask for fewer or shorter ones"
         raise InvalidTextError(f"{kind} ({split}): {expected}, {found}")
-    return Dataset.from_list(rows[:n])  # with columns text, source
+    return Dataset.from_list(rows[:n])
 
 
 def human(
@@ -95,24 +97,52 @@ def human(
 ) -> list[list[int]]:
     """n texts of ``n_tokens`` each, as their authors wrote them: the beginnings of texts. Where the
     texts of a file are too short, its lines are joined by blank lines and cut. ``split`` and
-    ``seed`` are those of :func:`load`.
+    ``seed`` are those of :func:`load`; :func:`sources` says where the texts come from.
     """
+    return [text.ids for text in _beginnings(lm, kind, n, n_tokens, split, seed)]
+
+
+def sources(
+    lm: models.LM,
+    kind: str | Path,
+    n: int,
+    n_tokens: int,
+    *,
+    split: str = "heldout",
+    seed: int = 0,
+) -> list[str]:
+    """The document of each text that :func:`human` returns, to cluster by; likewise of
+    :func:`prompts`. Texts that are cut from joined lines are a document each.
+    """
+    return [text.source for text in _beginnings(lm, kind, n, n_tokens, split, seed)]
+
+
+class _Beginning(NamedTuple):
+    ids: list[int]
+    source: str
+
+
+def _beginnings(
+    lm: models.LM, kind: str | Path, n: int, n_tokens: int, split: str, seed: int
+) -> list[_Beginning]:
     require_int(n, "n")
     require_int(n_tokens, "n_tokens")
     if is_file := kind not in KINDS:
-        rows = load(kind)["text"]
+        rows = load(kind, split=split, seed=seed)
     else:
         n_read = 2 * n if kind == "c4" else None
-        rows = load(kind, split=split, n=n_read, min_chars=6 * n_tokens, seed=seed)["text"]
-    encoded = map(lm.encode, rows)  # lazy: the first n long ones suffice
-    long = list(islice((ids[:n_tokens] for ids in encoded if len(ids) >= n_tokens), n))
-    if len(long) < n and is_file:
-        ids = lm.encode("\n\n".join(rows))
-        long = [ids[i : i + n_tokens] for i in range(0, len(ids) - n_tokens + 1, n_tokens)]
-    if len(long) < n:
-        found = f"found {len(long)}; ask for fewer or shorter ones"
-        raise InvalidTextError(f"{kind}: expected {n} texts of {n_tokens} tokens, {found}")
-    return long[:n]
+        rows = load(kind, split=split, n=n_read, min_chars=6 * n_tokens, seed=seed)
+    encoded = ((lm.encode(row["text"]), row["source"]) for row in rows)  # the first n suffice
+    long = (_Beginning(ids[:n_tokens], source) for ids, source in encoded if len(ids) >= n_tokens)
+    found = list(islice(long, n))
+    if len(found) < n and is_file:
+        ids = lm.encode("\n\n".join(rows["text"]))
+        starts = range(0, len(ids) - n_tokens + 1, n_tokens)
+        found = [_Beginning(ids[i : i + n_tokens], f"{Path(kind).name}@{i}") for i in starts]
+    if len(found) < n:
+        got = f"found {len(found)}; ask for fewer or shorter ones"
+        raise InvalidTextError(f"{kind}: expected {n} texts of {n_tokens} tokens, {got}")
+    return found[:n]
 
 
 def prompts(

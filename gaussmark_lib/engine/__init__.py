@@ -9,7 +9,7 @@
 ``gguf_writing`` a copy of a GGUF file with some tensors replaced, streamed
 ``llama_cpp``    llama.cpp's own server, which knows nothing of watermarks
 ``packages``     models and texts that come as Python packages
-``human_texts``  speeches and news, document by document; which are reserved for the pilot
+``human_texts``  human texts, document by document; which are reserved for the pilot
 ``arithmetic``   dtypes, evaluation mode, what rounding takes
 ``decoding``     a cache with reserved memory; transformers' own ``generate``
 ``corpus``       prose of the installed packages

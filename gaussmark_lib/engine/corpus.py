@@ -57,6 +57,12 @@ VERSION = 2  # raise it when a rule below changes: the name of the cache depends
 HELDOUT_SHARE = 0.05
 MIN_CHARS = 80
 MIN_WORD_SHARE = 0.75  # of the whitespace-separated pieces, how many are plain words
+DOCUMENT = 6000  # characters of documentation that make a document
+C4_PILOT = 32  # one text in so many of C4's validation split is of the pilot
+C4_BUFFER = 2000
+SHORTEST = 500  # characters of a licence or a Python file; shorter ones have hardly any text
+
+Documents = dict[str, list[str]]  # name → paragraphs
 
 _WORD = re.compile(r"[\"'(`]*[A-Za-z]+(?:['-][A-Za-z]+)*[`.,;:!?)\"']*$")
 SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no file can hold
@@ -168,22 +174,54 @@ def source_files(*packages: str) -> list[tuple[str, Path]]:
     ]
 
 
-def texts(kind: str, split: str, min_chars: int) -> Iterator[dict]:
-    """Rows ``text, source`` of a kind of ``texts.load``, each of at least ``min_chars``."""
-    if kind == "docs":
-        return _docs(split, min_chars)
-    files = _licences() if kind == "licences" else source_files("dask", "distributed")
-    return _pieces(files, min_chars)
+def documentation(split: str) -> Documents:
+    """The prose of one split, file by file. Small files follow each other in one document until it
+    has ``DOCUMENT`` characters, because 5% of a file's paragraphs rarely make a text; a document is
+    named after its first file.
+    """
+    prose = load().query("split == @split")
+    documents: Documents = {}
+    package, n_chars = "", 0
+    for file, rows in groupby(zip(prose["source"], prose["text"], strict=True), key=_file):
+        if n_chars >= DOCUMENT or package != _package(file):
+            name, package, n_chars = file, _package(file), 0
+            documents[name] = []
+        paragraphs = [text for _, text in rows]
+        documents[name] += paragraphs
+        n_chars += sum(map(len, paragraphs))
+    return documents
 
 
-def _docs(split: str, min_chars: int) -> Iterator[dict]:
-    if split not in ("train", "heldout"):
-        raise InvalidTextError(f"docs: expected the split 'train' or 'heldout', got {split!r}")
-    corpus = load().query("split == @split")
-    for package, rows in groupby(
-        zip(corpus["source"], corpus["text"], strict=True), key=lambda row: row[0].split("/")[0]
-    ):
-        yield from joined((text for _, text in rows), package, min_chars)
+def _file(row: tuple[str, str]) -> str:
+    return row[0]
+
+
+def _package(file: str) -> str:
+    return file.partition("/")[0]
+
+
+def licences() -> Documents:
+    """The licence files of ``PACKAGES``, cut at blank lines."""
+    return _of_files(_licence_files())
+
+
+def source() -> Documents:
+    """The Python files of two packages, cut at blank lines."""
+    return _of_files(source_files("dask", "distributed"))
+
+
+def _of_files(files: Iterable[tuple[str, Path]]) -> Documents:
+    """Files of the same content are one document; those shorter than ``SHORTEST`` are left out."""
+    names: dict[str, str] = {}  # content → name
+    for name, path in files:
+        content = path.read_text(encoding="utf-8", errors="ignore")
+        if len(content) >= SHORTEST:
+            names.setdefault(content, name)
+    return {name: _blocks(content) for content, name in names.items()}
+
+
+def _blocks(content: str) -> list[str]:
+    return [block.strip("\n") for block in content.split("\n\n") if block.strip()]
 
 
 def joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[dict]:
@@ -198,14 +236,7 @@ def joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[d
             text = ""
 
 
-def _pieces(files: Iterable[tuple[str, Path]], min_chars: int) -> Iterator[dict]:
-    """Each file cut at blank lines into texts of at least min_chars."""
-    for source, path in files:
-        parts = path.read_text(encoding="utf-8", errors="ignore").split("\n\n")
-        yield from joined((part.strip("\n") for part in parts if part.strip()), source, min_chars)
-
-
-def _licences() -> Iterator[tuple[str, Path]]:
+def _licence_files() -> Iterator[tuple[str, Path]]:
     for package in PACKAGES:
         for name, path in files_of(package, suffix=""):
             if path.name.lower().startswith(
@@ -284,23 +315,42 @@ def _of_file(path: Path, name: str) -> Iterator[tuple[str, str]]:
             yield f"{name}{number}", text.required()
 
 
-def c4(split: str, n: int | None, min_chars: int) -> Iterator[dict]:
-    """Rows ``text, source`` of ``allenai/c4``, read from the hub as they are asked for."""
+def c4(split: str, n: int | None, min_chars: int, seed: int) -> Iterator[dict]:
+    """Rows ``text, source`` of ``allenai/c4``, read from the hub as they are asked for.
+
+    The splits are ``"train"``, and of its validation split ``"pilot"`` and ``"heldout"``: the hash
+    of an address decides which, and about one text in ``C4_PILOT`` is of the pilot. ``seed`` is
+    that of the hub's own shuffle, which reads ``C4_BUFFER`` texts ahead.
+    """
     from datasets import load_dataset  # imported here: a run's id needs no torch
 
     from gaussmark_lib.engine.checkpoints import first_line, hub_reachable
 
     if n is None:
         raise InvalidTextError("c4 has 14 million texts: say how many (n=…)")
-    split = "validation" if split == "heldout" else split
+    part = "train" if split == "train" else "validation"
     try:
         if not hub_reachable():
             raise ConnectionError("the hub cannot be reached")
-        stream = load_dataset("allenai/c4", "realnewslike", split=split, streaming=True)
+        stream = load_dataset("allenai/c4", "realnewslike", split=part, streaming=True)
+        if split != "pilot":
+            stream = stream.shuffle(seed=seed, buffer_size=C4_BUFFER)
         rows = ({"text": row["text"], "source": row["url"]} for row in stream)
-        yield from islice((row for row in rows if len(row["text"]) >= min_chars), n)
+        wanted = (
+            row
+            for row in rows
+            if len(row["text"]) >= min_chars
+            and (split == "train" or is_c4_pilot(row["source"]) == (split == "pilot"))
+        )
+        yield from islice(wanted, n)
     except (OSError, ValueError, RuntimeError) as error:
         raise InvalidTextError(
             f"cannot read allenai/c4: {first_line(error)}. Without a network,"
             " texts.load('docs') or a file of texts works"
         ) from error
+
+
+def is_c4_pilot(address: str) -> bool:
+    """Whether the text of this address is reserved for the pilot."""
+    first_bytes = hashlib.sha256(address.encode()).digest()[:8]
+    return int.from_bytes(first_bytes, "big") % C4_PILOT == 0

@@ -164,12 +164,14 @@ def whole(name: str | Path, field: str = "text") -> Item:
 
 
 def rows(name: str | Path) -> Iterator[dict[str, str]]:
-    """Yield a dict ``text, source`` for each text of a file; ``source`` is the file's name without
-    its folder. Raise InvalidTextError at the first text that cannot be read.
+    """Yield a dict ``text, source`` for each text of a file; ``source`` is the text's name without
+    its folder, such as ``mine.csv:12``. Raise InvalidTextError at the first text that cannot be
+    read.
     """
     path = files.as_path(name, "a file of texts", InvalidTextError)
     for text in items(path):
-        yield {"text": text.required(), "source": path.name}
+        number = text.name.removeprefix(str(path))
+        yield {"text": text.required(), "source": f"{path.name}{number}"}
 
 
 def _ending(name: str | Path) -> str:

@@ -4,7 +4,8 @@ and a σ that suits them.
     lm, wm, pairs, n_tokens = begin(model, text, n_pairs=n_pairs, n_tokens=n_tokens, psi=psi)
 
 Where the reader names no σ, it is solved for a wanted ψ: to first order a text of T tokens has mean
-ψ = σ‖G‖, and ‖G‖ is measured on plain texts of the model (``stats``).
+ψ = σ‖G‖, and ‖G‖ is measured on plain texts of the model (``stats``). Their prompts come from the
+pilot, which no measurement uses, so σ is the same for every seed.
 """
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from gaussmark_lib import generate, models, score, stats, texts
 from gaussmark_lib.beyond import channel, promise
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench import record
 from gaussmark_lib.workbench.pairs import Pairs, draw
 from gaussmark_lib.workbench.plots import style
 
@@ -60,24 +62,38 @@ def begin(
         text: kind of text that prompts come from, or a file of texts (``texts.load``).
         prompt_tokens: tokens per prompt. growth: how much longer edits make a text (``texts.fit``).
         weight: its name, or a function that chooses it; None for ``models.default_weight``.
-        sigma: None for the σ at which texts of ``n_tokens`` have the median predicted ψ ``psi``.
+        sigma: None for the σ at which texts of ``n_tokens`` have the median predicted ψ ``psi``,
+            on prompts of the pilot.
+        seed: which documents outside the pilot the prompts come from, and which keys.
         model_dtype: of the model's weights; ``dtype``: the lowest precision of scoring.
         sampling: ``top_p, temperature, until_end`` of ``generate.sample``.
     """
     style.use()
     lm = models.load(model, dtype=model_dtype, device=device)
+    record.weights(lm)
     pairs = draw(lm, text, n_pairs, prompt_tokens, seed)
-    n_fit = texts.fit(lm, pairs.prompts, n_tokens, growth)
+    reserved = pilot_prompts(lm, text, prompt_tokens, n_pairs) if sigma is None else []
+    n_fit = texts.fit(lm, pairs.prompts + reserved, n_tokens, growth)
     choose = weight or models.default_weight
     wm = Watermark(choose(lm.model) if callable(choose) else choose, sigma or 1.0, rank_dropped)
     if sigma is None:
-        wm = solved(lm, pairs.prompts, n_fit, wm, psi, dtype=dtype, seed=seed, **sampling)
+        wm = solved(lm, reserved, n_fit, wm, psi, dtype=dtype, **sampling)
     size = (
         f"{n_pairs:,} pairs of a prompt ({prompt_tokens} tokens) and a key, {n_fit} tokens per text"
     )
     fewer = f" ({n_tokens} do not fit into the context)" if n_fit < n_tokens else ""
     print(f"{describe_setup(lm, wm)}\n{size}{fewer}")
     return Setting(lm, wm, pairs, n_fit)
+
+
+def pilot_prompts(
+    lm: models.LM, kind: str | Path, prompt_tokens: int, most_of_file: int = N_TEXTS
+) -> list[list[int]]:
+    """The prompts on which σ is solved: the pilot's first ``N_TEXTS``, and of a file at most
+    ``most_of_file``, because a small file reserves no pilot and may have no more.
+    """
+    n = N_TEXTS if kind in texts.KINDS else min(N_TEXTS, most_of_file)
+    return texts.prompts(lm, kind, n, prompt_tokens, split="pilot")
 
 
 def solved(
@@ -92,7 +108,7 @@ def solved(
     **sampling,
 ) -> Watermark:
     """``wm`` with the σ at which texts of ``n_tokens`` have the median predicted ψ ``psi``,
-    measured on plain continuations of the first prompts.
+    measured on plain continuations of the first prompts (:func:`pilot_prompts`).
     """
     prompts = prompts[:N_TEXTS]
     plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
@@ -109,12 +125,9 @@ def solved_for_key(lm: models.LM, wm: Watermark, exchanged: float = 0.0) -> Wate
     ``detect`` tests a copied text: with an unknown prompt, and along the direction that allows for
     a share ``exchanged`` of its tokens.
 
-    The prompts come from the model's default kind of text. If this kind reserves a pilot, the
-    prompts come from the pilot, which no measurement uses.
+    The prompts come from the pilot of the model's default kind of text.
     """
-    kind = texts.default_kind(lm)
-    split = "pilot" if kind in texts.PACKAGED else "heldout"
-    prompts = texts.prompts(lm, kind, N_TEXTS, KEY_PROMPT_TOKENS, split=split)
+    prompts = pilot_prompts(lm, texts.default_kind(lm), KEY_PROMPT_TOKENS)
     n_tokens = texts.fit(lm, prompts, KEY_TOKENS)
     plain = generate.sample(lm.model, prompts, n_tokens, temperature=KEY_TEMPERATURE)
 

@@ -8,6 +8,11 @@ chosen before the measurement. Its outcome is recorded and never stops a run:
     at the edge      the interval straddles an end of the range, and n is at least the planned one
     too little data  the same in a smaller run
 
+A finding may have a *law*, the value that theory predicts. The record says whether the interval
+excludes the law, because a range around a law can hold although the law does not: "held, but
+differs from 1". A range that is more than ``TOO_WIDE`` times as wide as the interval is no test,
+and the report says so.
+
 A *check* is a theorem, or something true by construction. It is no finding, and it does stop a run.
 :func:`report` records both and returns one folded table, in which a small run stands beside the
 record in git that the notebook rests on (``papermill_runs/reference``).
@@ -32,15 +37,20 @@ from gaussmark_lib.workbench.runs.folder import Run
 
 HELD, NOT_HELD, EDGE, OPEN = "held", "not held", "at the edge", "too little data"
 PLANNED = 250  # n that decides: of pairs in a reference run, at least
+NO_TEST = "no test: the range is more than ten times as wide as the interval"
+TOO_WIDE = 10  # a range of so many times the interval's width hardly can fail
 
 
 @dataclass(frozen=True)
 class Finding:
     """A quantity ("mean ψ divided by its prediction"), its estimate, and the range that was
-    expected of it; planned: the n at which a truth in the middle of the range is decided.
+    expected of it; planned: the n at which a truth in the middle of the range is decided; law: the
+    value that theory predicts, if there is one.
 
     >>> print(finding("measured divided by predicted ψ", Estimate(0.97, 0.91, 1.02, 400), most=1.2))
     Held: measured divided by predicted ψ is 0.97 (0.91 to 1.02), n = 400; expected at most 1.2.
+    >>> print(finding("the ratio", Estimate(0.86, 0.82, 0.90, 400), least=0.8, most=1.2, law=1))
+    Held, but differs from 1: the ratio is 0.86 (0.82 to 0.90), n = 400; expected 0.8 to 1.2.
     """
 
     sentence: str
@@ -49,6 +59,21 @@ class Finding:
     least: float = -math.inf
     most: float = math.inf
     planned: int = PLANNED
+    law: float | None = None
+
+    @property
+    def excludes_law(self) -> bool | None:
+        """Whether the law lies outside the interval; None without a law or an interval."""
+        low, high = self.estimate.low, self.estimate.high
+        if self.law is None or math.isnan(low):
+            return None
+        return not low <= self.law <= high
+
+    @property
+    def is_too_wide(self) -> bool:
+        """Whether the range is so wide beside the interval that it hardly can fail."""
+        width = self.estimate.high - self.estimate.low
+        return math.isfinite(self.most - self.least) and self.most - self.least > TOO_WIDE * width
 
     @property
     def outcome(self) -> str:
@@ -70,10 +95,12 @@ class Finding:
 
     def __str__(self) -> str:
         is_what = f"{self.sentence} is {self.estimate}; expected {self.expected}."
-        return f"{self.outcome.capitalize()}: {is_what}"
+        return f"{words.outcome(self.row()).capitalize()}: {is_what}"
 
     def row(self) -> dict[str, str | float | int | None]:
-        """As it is recorded: ``claim, outcome, value, low, high, n, expected``."""
+        """As it is recorded: ``claim, outcome, value, low, high, n, expected`` and ``law,
+        excludes_law``.
+        """
         numbers = {
             name: number if math.isfinite(number) else None
             for name, number in self.estimate.row().items()
@@ -81,7 +108,7 @@ class Finding:
         return (
             {"claim": self.sentence, "outcome": self.outcome}
             | numbers
-            | {"expected": self.expected}
+            | {"expected": self.expected, "law": self.law, "excludes_law": self.excludes_law}
         )
 
 
@@ -137,7 +164,7 @@ def _table(findings: Sequence[Finding], known: Mapping[str, dict]) -> str:
     rows = [
         {
             "finding": f.sentence,
-            "expected": f.expected,
+            "expected": f"{f.expected} ({NO_TEST})" if f.is_too_wide else f.expected,
             "this run": _outcome(f.row()),
             "reference run": _outcome(known.get(f.sentence)),
         }
@@ -147,7 +174,7 @@ def _table(findings: Sequence[Finding], known: Mapping[str, dict]) -> str:
 
 
 def _outcome(row: dict | None) -> str:
-    return f"{row['outcome']}: {' '.join(words.estimate(row))}" if row else "not recorded"
+    return f"{words.outcome(row)}: {' '.join(words.estimate(row))}" if row else "not recorded"
 
 
 def _age(run: Run | None, notebook: str) -> str:

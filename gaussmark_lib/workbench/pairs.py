@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from gaussmark_lib import generate, models, score, stats, texts
+from gaussmark_lib.errors import require_int
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
 
@@ -34,21 +35,48 @@ class Pairs(NamedTuple):
         return Pairs(self.prompts[:n], self.keys[:n])
 
 
-def draw(lm: models.LM, kind: str | Path, n: int, prompt_tokens: int, seed: int = 0) -> Pairs:
-    """n prompts of ``prompt_tokens`` tokens (``texts.prompts``), each with a demonstration key."""
-    return Pairs(texts.prompts(lm, kind, n, prompt_tokens, seed=seed), demonstration_keys(n, seed))
+def draw(
+    lm: models.LM,
+    kind: str | Path,
+    n: int,
+    prompt_tokens: int,
+    seed: int = 0,
+    split: str = "heldout",
+) -> Pairs:
+    """n prompts of ``prompt_tokens`` tokens (``texts.prompts``), each with a demonstration key. The
+    seed decides both. Prompts and keys of the split ``"pilot"`` are the same for every seed, and
+    no seed reaches them.
+    """
+    prompts = texts.prompts(lm, kind, n, prompt_tokens, split=split, seed=seed)
+    keys = pilot_keys(n) if split == "pilot" else demonstration_keys(n, seed)
+    return Pairs(prompts, keys)
 
 
 def demonstration_keys(n: int, seed: int) -> list[Key]:
-    """Of n pairs, one each."""
+    """Return a key for each of n pairs. No seed reaches those of :func:`pilot_keys`."""
+    require_int(seed, "seed", least=0)
     return [Key.from_seed(1_000_000 * seed + i) for i in range(n)]
 
 
+def pilot_keys(n: int) -> list[Key]:
+    """Return n demonstration keys that are reserved for the pilot."""
+    return [Key.from_seed(-1 - i) for i in range(n)]
+
+
 def passages(
-    lm: models.LM, kind: str | Path, n: int, prompt_tokens: int, n_tokens: int
+    lm: models.LM,
+    kind: str | Path,
+    n: int,
+    prompt_tokens: int,
+    n_tokens: int,
+    seed: int = 0,
+    split: str = "heldout",
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """n human passages, each cut into a prompt and how its author went on: (prompts, responses)."""
-    passage = texts.human(lm, kind, n, prompt_tokens + n_tokens)
+    """n human passages, each cut into a prompt and how its author went on: (prompts, responses).
+    ``texts.sources`` of the same arguments, with ``prompt_tokens + n_tokens``, says which document
+    each comes from.
+    """
+    passage = texts.human(lm, kind, n, prompt_tokens + n_tokens, split=split, seed=seed)
     return [ids[:prompt_tokens] for ids in passage], [ids[prompt_tokens:] for ids in passage]
 
 

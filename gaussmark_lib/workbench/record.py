@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from gaussmark_lib.models import LM
     from gaussmark_lib.stats import Estimate
 
 RUN_DIR = "GAUSSMARK_RUN_DIR"
+WEIGHTS = "weights.json"  # in a run's folder, until its status has the content
 UNRECORDED = (
     "*This notebook runs by hand, and keeps no record. `gaussmark run NN`, with its number, runs it"
     " and keeps one.*"
@@ -66,6 +68,20 @@ def headline(sentence: str, estimate: "Estimate", unit: str = "") -> None:
         from IPython.display import Markdown, display
 
         display(Markdown(UNRECORDED))
+
+
+def weights(lm: "LM") -> None:
+    """Notes which weights the run uses: ``status.json`` keeps the SHA-256 of the parameters
+    (``checkpoints.digest``), and that of the file which they were read from, if it is one file.
+    """
+    if not (folder := _folder()):
+        return
+    from gaussmark_lib.engine import checkpoints  # imports torch
+
+    path = folder / WEIGHTS
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    hashes = {"parameters": checkpoints.digest(lm.model), "file": lm.file_sha256}
+    write_json(path, known | {lm.name: hashes})
 
 
 def save_table(table: "pd.DataFrame", name: str) -> "pd.DataFrame":

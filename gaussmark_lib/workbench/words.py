@@ -33,6 +33,20 @@ def percent(share: float, decimals: int = 1) -> str:
     return f"{share:.{decimals}%}"
 
 
+def outcome(finding: Mapping[str, Any]) -> str:
+    """The outcome of a recorded finding, and whether its interval excludes the law.
+
+    >>> outcome({"outcome": "held", "law": 1.0, "excludes_law": True})
+    'held, but differs from 1'
+    >>> outcome({"outcome": "not held", "law": 1.0, "excludes_law": True})
+    'not held, and differs from 1'
+    """
+    if not finding.get("excludes_law"):
+        return finding["outcome"]
+    joint = "but" if finding["outcome"] == "held" else "and"
+    return f"{finding['outcome']}, {joint} differs from {finding['law']:g}"
+
+
 def estimate(given: Mapping[str, Any], *, as_percent: bool = False) -> tuple[str, str]:
     """The value of a recorded estimate, and its interval and n, with as many decimals as the
     interval's width has use for: two of its digits.

@@ -16,7 +16,7 @@ A *release* is a key's checkpoint; its texts are not independent, so intervals c
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -50,6 +50,7 @@ OPENING = 32  # tokens that a model without a chat template goes on from
 SMALL = 0.25  # of ξ: the step at which slopes are taken, forwards and back
 ROUNDED, PRUNED, MERGED = "rounded", "pruned", "merged"
 TRAINED, KNOWING = "fine-tuned", "knows the scheme"
+STUDENT = "a student of its texts"
 HALF, SHRUNK, RETRAINED = "half the base", "shrunk", "one matrix retrained"
 TASK, SPHERE, MEAN = "plus a sibling's task", "halfway to a sibling", "mean with 3 siblings"
 Attack = Callable[[PreTrainedModel], PreTrainedModel]
@@ -98,7 +99,7 @@ def attacks_on(
     for n in steps:
         made[f"fine-tuned, {n} steps"] = TRAINED, partial(tuned, steps=n)
     made["LoRA"] = TRAINED, partial(tuned, steps=steps[0], lora_rank=8)
-    made["a student of its texts"] = TRAINED, student
+    made[STUDENT] = TRAINED, student
     made["re-noised"] = KNOWING, lambda model: attacks.renoised(model, wm, own)
     made[SHRUNK] = KNOWING, partial(attacks.shrunk, name=wm.weight, sigma=wm.sigma)
     made[RETRAINED] = KNOWING, retrained
@@ -214,6 +215,71 @@ def ratio(
     rows = table[table["attack"].isin(names)]
     below = rows[base] if base else rows["psi"] + rows["removed"]
     return stats.ratio(rows[column], below, rows["release"])
+
+
+def by_release(table: pd.DataFrame) -> pd.DataFrame:
+    """One row for each release and attack: the means over the release's texts."""
+    of_release = table.groupby(["release", "attack"], sort=False)
+    return of_release[["psi", "removed", "wrong", "nats", "psi_w"]].mean().reset_index()
+
+
+def pooled(releases: pd.DataFrame, served: pd.DataFrame) -> dict[str, Any]:
+    """What several records say together, to be recorded as the results of one.
+
+    Args:
+        releases: :func:`by_release` of each record, with releases that are named differently.
+        served: :func:`served` of each record, with pairs that are named differently.
+
+    Returns:
+        By attack ``texts``, ψ of texts divided by the release's, ``nats`` that human text pays, and
+        ``weights``, the smallest and the largest ψ of weights; by way ``served``, ψ divided by that
+        at temperature 1; ``student``, ψ of a student's texts less that of a wrong key; and
+        ``claims``, against the ranges that were written before the first of the records.
+    """
+    names = [name for name in releases["attack"].unique() if name != RELEASED]
+    of_attack = {name: releases[releases["attack"] == name] for name in names}
+    left = {name: ratio(releases, [name]) for name in names}
+    nats = {name: stats.interval(rows["nats"].to_numpy()) for name, rows in of_attack.items()}
+    in_weights = {
+        name: [rows["psi_w"].min(), rows["psi_w"].max()] for name, rows in of_attack.items()
+    }
+    student = of_attack[STUDENT]
+    psis = served.pivot(index="pair", columns="way", values="psi")
+    by_way = {way: stats.ratio(psis[way], psis["temperature 1"]) for way in psis}
+    most_steps = max((name for name in names if name.startswith(TRAINED)), key=_steps)
+    n = releases["release"].nunique()
+    by_texts = "ψ of texts, divided by the release's"
+    findings = [
+        claims.finding(
+            f"{by_texts}: 4 bits", left["4 bits"], least=0.85, most=1.05, law=1.0, planned=n
+        ),
+        claims.finding(f"{by_texts}: fine-tuned", left[most_steps], least=0.3, most=0.8, planned=n),
+        claims.finding(
+            "nats per token that human text pays for a shrunk matrix",
+            nats[SHRUNK],
+            most=0.0,
+            planned=n,
+        ),
+        claims.finding(
+            "ψ of greedy texts, divided by that of sampled ones",
+            by_way["greedy"],
+            least=0.3,
+            planned=len(psis),
+        ),
+    ]
+    return {
+        "claims": [finding.row() for finding in findings],
+        "texts": left,
+        "nats": nats,
+        "weights": in_weights,
+        "served": by_way,
+        "student": stats.interval((student["psi"] - student["wrong"]).to_numpy()),
+    }
+
+
+def _steps(name: str) -> int:
+    """Of ``fine-tuned, 40 steps``."""
+    return int(name.split()[1])
 
 
 def law(change: Float[np.ndarray, " n"], d: int) -> Float[np.ndarray, " n"]:

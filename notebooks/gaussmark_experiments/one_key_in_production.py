@@ -4,10 +4,8 @@
 Human texts do not depend on a key, so over keys their ψ are N(0, K), whatever the kind.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +21,7 @@ from torch import Tensor
 from gaussmark_experiments.whose_text import gradients
 from gaussmark_lib import generate, models, perturb, score, stats, texts
 from gaussmark_lib.beyond import joint
-from gaussmark_lib.engine import corpus
+from gaussmark_lib.engine import corpus, human_texts
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.workbench.pairs import means
@@ -49,13 +47,19 @@ class Human(NamedTuple):
 
 
 def human(
-    lm: models.LM, kind: str, n: int, *, prompt_tokens: int = 32, n_tokens: int = 150
+    lm: models.LM,
+    kind: str,
+    n: int,
+    *,
+    prompt_tokens: int = 32,
+    n_tokens: int = 150,
+    seed: int = 0,
 ) -> Human:
     """n texts of one of ``KINDS``, or of a file of texts, from as many files as there are; fewer
-    where there are no more, and InvalidTextError below four.
+    where there are no more, and InvalidTextError below four. The seed orders the files.
     """
     wanted = prompt_tokens + n_tokens
-    several = list(islice(_pieces(lm, kind, wanted), n))
+    several = list(islice(_pieces(lm, kind, wanted, seed), n))
     if len(several) < 4:
         raise InvalidTextError(
             f"{kind}: expected at least 4 texts of {wanted} tokens, found {len(several)}; ask for"
@@ -66,22 +70,23 @@ def human(
     return Human(prompts, responses, list(files))
 
 
-def _pieces(lm: models.LM, kind: str, wanted: int) -> Iterator[tuple[str, list[int]]]:
-    """First one piece of every file, then a second one of every file, and so on."""
+def _pieces(lm: models.LM, kind: str, wanted: int, seed: int) -> Iterator[tuple[str, list[int]]]:
+    """First one piece of every file, then a second one of every file, and so on. The order of the
+    files depends on their names and the seed, not on their size.
+    """
     if kind not in FILES:
         known = {"kind": "docs", "split": "train"} if kind == "training" else {"kind": kind}
-        rows = texts.load(**known, min_chars=6 * wanted if kind in KINDS else 1).to_pandas()
-        order = rows.groupby("source").cumcount().sort_values(kind="stable").index
-        for file, text in rows.loc[order, ["source", "text"]].itertuples(index=False):
-            if len(ids := lm.encode(text)) >= wanted:
-                yield file, ids[:wanted]
+        min_chars = 6 * wanted if kind in (*KINDS, *texts.KINDS) else 1
+        for row in texts.load(**known, min_chars=min_chars, seed=seed):
+            if len(ids := lm.encode(row["text"])) >= wanted:
+                yield row["source"], ids[:wanted]
         return
     packages, ending = FILES[kind]
-    files = [file for package in packages for file in corpus.files_of(package, ending)]
-    files.sort(key=lambda file: hashlib.sha256(file[0].encode()).digest())
+    files = {name: path for package in packages for name, path in corpus.files_of(package, ending)}
+    names = human_texts.in_order(files, seed)
     for start in range(wanted, PER_FILE * wanted, wanted):  # files begin with much the same lines
-        for name, path in files:
-            text = Path(path).read_text(encoding="utf-8", errors="ignore")
+        for name in names:
+            text = files[name].read_text(encoding="utf-8", errors="ignore")
             ids = lm.encode(text[: 8 * wanted * PER_FILE])[start : start + wanted]
             if len(ids) == wanted:
                 yield name, ids

@@ -70,7 +70,9 @@ def test_the_same_two_texts_come_from_every_kind_of_file(tmp_path, name):
     has_prompt = name in ("Two.Json", "prompt.csv")
     assert [item.prompt for item in found] == ["Once" if has_prompt else None] * 2
     assert text_files.has_many(name)
-    assert texts.load(path).to_list() == [{"text": text, "source": name} for text in TEXTS]
+    numbers = [first, first + 1]
+    assert texts.load(path)["source"] == [f"{name}:{number}" for number in numbers]
+    assert texts.load(path)["text"] == TEXTS
 
 
 WHOLE = {

@@ -6,21 +6,24 @@ import json
 import socket
 import time
 
+import datasets
 import pandas as pd
 import pytest
 import tiny_lm
+from datasets import Dataset
+from scipy.stats import spearmanr
 
 from gaussmark_lib import models, texts
+from gaussmark_lib.engine import checkpoints, human_texts, packages
 from gaussmark_lib.engine import corpus as corpus_
-from gaussmark_lib.engine import human_texts, packages
 from gaussmark_lib.errors import InvalidTextError
 
 
 @pytest.fixture
 def corpus(monkeypatch) -> pd.DataFrame:
-    """A corpus of 2,000 paragraphs in 40 files of 8 packages, in place of the installed ones'."""
-    table = pd.DataFrame({"i": range(2000)})
-    table["source"] = [f"pkg{i // 250}/file{i // 50}.py" for i in table["i"]]
+    """A corpus of 20,000 paragraphs in 400 files of 8 packages, in place of the installed ones'."""
+    table = pd.DataFrame({"i": range(20_000)})
+    table["source"] = [f"pkg{i // 2500}/file{i // 50}.py" for i in table["i"]]
     table["text"] = [
         f"Paragraph number {i} says something of its own, at some length, about nothing at all."
         for i in table["i"]
@@ -39,25 +42,26 @@ def jsonl(path, *rows):
 
 def test_each_documentation_text_is_paragraphs_of_one_package_and_split(corpus):
     by_text, seen = corpus.set_index("text"), {}
-    for wanted in ("train", "heldout"):
+    for wanted in ("train", "pilot", "heldout"):
         seen[wanted] = set()
         for row in texts.load("docs", split=wanted, min_chars=200):
             parts = row["text"].split("\n\n")
-            assert set(by_text["split"][parts]) == {wanted}
-            assert {name.split("/")[0] for name in by_text["source"][parts]} == {row["source"]}
+            assert set(by_text["split"][parts]) == {"train" if wanted == "train" else "heldout"}
+            packages_ = {name.split("/")[0] for name in by_text["source"][parts]}
+            assert packages_ == {row["source"].split("/")[0]}
             assert len(row["text"]) >= 200
             assert len("\n\n".join(parts[:-1])) < 200  # no longer than it has to be
             seen[wanted] |= set(parts)
-    assert seen["train"]
-    assert seen["heldout"]
+    assert all(seen.values())
     assert not seen["train"] & seen["heldout"]
+    assert not seen["pilot"] & seen["heldout"]
 
 
 def test_the_first_n_are_a_prefix_in_a_fixed_order_that_mixes_packages(corpus):
     everything = texts.load("docs", split="train", min_chars=200)
     first = texts.load("docs", split="train", n=7, min_chars=200)
     assert first.to_list() == everything.to_list()[:7]
-    assert len(set(everything["source"][:20])) > 3
+    assert len({source.split("/")[0] for source in everything["source"][:20]}) > 3
     assert everything.column_names == ["text", "source"]
     n = len(everything) + 1
     too_many = rf"docs \(train\): expected {n} texts of at least 200 characters, found {n - 1}; ask"
@@ -89,7 +93,8 @@ def test_licences_and_source_are_of_the_listed_packages_only():
 def test_texts_of_a_file_come_in_its_order_with_its_name(tmp_path):
     rows = ["\ufeff" + json.dumps({"text": "b ξ\u2028x"}), "", {"text": "a", "n": 1}, {"text": ""}]
     path = jsonl(tmp_path / "mine.jsonl", *rows)
-    expected = [{"text": text, "source": path.name} for text in ("b ξ\u2028x", "a")]
+    named = {"b ξ\u2028x": "mine.jsonl:1", "a": "mine.jsonl:3"}
+    expected = [{"text": text, "source": source} for text, source in named.items()]
     assert texts.load(path).to_list() == expected
     assert texts.load(str(path), n=1)["text"] == ["b ξ\u2028x"]
     assert texts.load(path, min_chars=2)["text"] == ["b ξ\u2028x"]
@@ -135,7 +140,11 @@ def test_a_file_that_cannot_be_read(tmp_path, name, content):
     ("kind", "options", "message"),
     [
         ("Docs", {}, "one of docs, licences, source, speeches, news, c4 or the path of a file"),
-        ("docs", {"split": "test"}, "docs: expected the split 'train' or 'heldout', got 'test'"),
+        (
+            "docs",
+            {"split": "test"},
+            "docs: expected the split 'train', 'pilot' or 'heldout', got 'test'",
+        ),
         ("docs", {"min_chars": 10**7}, "expected some texts of at least 10000000 .* found 0"),
         ("c4", {}, r"say how many \(n=…\)"),
     ],
@@ -203,8 +212,8 @@ def test_texts_fit_the_context_with_what_edits_add():
     assert texts.fit(lm, prompts, 10 * context) == 10 * context
 
 
-class TestPackagedKinds:
-    """Speeches and news: whole documents, of which some are reserved for the pilot."""
+class TestDocuments:
+    """Whole documents, of which some are reserved for the pilot."""
 
     @pytest.fixture
     def library(self, monkeypatch):
@@ -213,13 +222,14 @@ class TestPackagedKinds:
             f"document {i}": [f"Paragraph {j} of document {i}. " * 80 for j in range(5)]
             for i in range(40)
         }
-        monkeypatch.setattr(human_texts, "documents", lambda kind: known)
+        monkeypatch.setattr(human_texts, "documents", lambda kind, split: known)
         return known
 
-    def test_pilot_and_heldout_share_no_document(self, library):
-        pilot = set(texts.load("news", split="pilot")["source"])
+    @pytest.mark.parametrize("kind", [*texts.INSTALLED, *texts.PACKAGED])
+    def test_pilot_and_heldout_share_no_document(self, library, kind):
+        pilot = set(texts.load(kind, split="pilot")["source"])
         for seed in (0, 1, 2):
-            rest = set(texts.load("news", seed=seed)["source"])
+            rest = set(texts.load(kind, seed=seed)["source"])
             assert not pilot & rest
             assert pilot | rest == set(library)
 
@@ -243,6 +253,38 @@ class TestPackagedKinds:
         assert set(first[0]) != set(first[2])
         assert len(set(first[0])) == 8  # a passage of each document before a second one of any
 
+    def test_a_paragraph_of_the_pilot_is_not_held_out_elsewhere(self, library):
+        pilot = texts.load("licences", split="pilot")["source"][0]
+        [copied, *_] = library[pilot]
+        other = texts.load("licences")["source"][0]
+        library[other].insert(2, copied)
+        held_out = "\n".join(texts.load("licences", min_chars=100)["text"])
+        assert copied not in held_out
+        assert library[other][1] in held_out
+
+    def test_no_text_comes_twice(self, library):
+        first, second = texts.load("source", n=2)["source"]
+        library[second][:] = library[first]
+        found = texts.load("source")["text"]
+        assert len(found) == len(set(found))
+
+    def test_the_sources_are_those_of_the_texts(self, library):
+        lm = tiny_lm.build()
+        for split in ("pilot", "heldout"):
+            asked = {
+                "lm": lm,
+                "kind": "speeches",
+                "n": 9,
+                "n_tokens": 20,
+                "split": split,
+                "seed": 3,
+            }
+            found = [lm.decode(ids) for ids in texts.human(**asked)]
+            known = texts.sources(**asked)
+            assert len(set(known)) > 1
+            for text, source in zip(found, known, strict=True):
+                assert "\n\n".join(library[source]).startswith(text)
+
     def test_other_splits_are_refused(self, library):
         with pytest.raises(InvalidTextError, match="expected the split 'pilot' or 'heldout'"):
             texts.load("news", split="train")
@@ -259,3 +301,66 @@ class TestPackagedKinds:
         assert texts.default_kind(dataclasses.replace(other, name="doclm")) == "docs"
         monkeypatch.setattr(packages, "is_installed", lambda entry: False)
         assert texts.default_kind(other) == "docs"
+
+
+@pytest.mark.parametrize("kind", ["docs", "licences", "source"])
+def test_a_files_place_does_not_depend_on_its_size(kind):
+    """They came by the smallest hash of a file's texts: large files first, with a rank correlation
+    of −.68 between size and place.
+    """
+    known = human_texts.documents(kind)
+    sizes = {name: sum(map(len, paragraphs)) for name, paragraphs in known.items()}
+    pilot = human_texts.pilot_names(kind, known)
+    chance = 4 / len(known) ** 0.5  # four standard deviations
+    for seed in range(3):
+        first_seen = dict.fromkeys(texts.load(kind, min_chars=200, seed=seed)["source"])
+        sizes_in_order = [sizes[name] for name in first_seen]
+        place = spearmanr(range(len(first_seen)), sizes_in_order).statistic
+        assert abs(place) < chance
+        assert not first_seen.keys() & set(pilot)
+
+
+class TestFilesOfTexts:
+    """A user's own texts: each is a document."""
+
+    def file(self, tmp_path, n: int):
+        rows = [{"text": f"text number {i} of somebody"} for i in range(n)]
+        return jsonl(tmp_path / "mine.jsonl", *rows)
+
+    def test_a_small_file_has_no_pilot_and_keeps_its_order(self, tmp_path):
+        path = self.file(tmp_path, human_texts.LEAST_OF_FILE - 1)
+        expected = [f"text number {i} of somebody" for i in range(human_texts.LEAST_OF_FILE - 1)]
+        for split in human_texts.SPLITS:
+            assert texts.load(path, split=split, seed=3)["text"] == expected
+
+    def test_a_large_file_reserves_a_pilot(self, tmp_path):
+        path = self.file(tmp_path, human_texts.LEAST_OF_FILE)
+        pilots = [texts.load(path, split="pilot", seed=seed)["source"] for seed in (0, 1)]
+        assert list(pilots[0]) == list(pilots[1])
+        assert len(pilots[0]) == human_texts.N_PILOT
+        orders = [list(texts.load(path, seed=seed)["source"]) for seed in (0, 1)]
+        assert orders[0] != orders[1]
+        assert sorted(orders[0]) == sorted(orders[1])
+        assert not set(orders[0]) & set(pilots[0])
+        assert len(orders[0]) == human_texts.LEAST_OF_FILE - human_texts.N_PILOT
+
+    def test_lines_that_are_joined_are_those_of_the_split(self, tmp_path):
+        lm, path = tiny_lm.build(), self.file(tmp_path, human_texts.LEAST_OF_FILE)
+        joined = lm.encode("\n\n".join(texts.load(path, seed=2)["text"]))
+        assert texts.human(lm, path, 3, 60, seed=2)[1] == joined[60:120]
+        assert len(set(texts.sources(lm, path, 3, 60, seed=2))) == 3
+
+
+def test_c4_reserves_addresses_and_its_order_follows_the_seed(monkeypatch):
+    rows = [{"text": f"text {i} " * 40, "url": f"https://example.org/{i}"} for i in range(400)]
+    stream = Dataset.from_list(rows).to_iterable_dataset()
+    monkeypatch.setattr(datasets, "load_dataset", lambda *names, **options: stream)
+    monkeypatch.setattr(checkpoints, "hub_reachable", lambda: True)
+    pilot = texts.load("c4", split="pilot", n=4, min_chars=100)["source"]
+    first, again, other = (
+        list(texts.load("c4", n=100, min_chars=100, seed=seed)["source"]) for seed in (0, 0, 1)
+    )
+    assert all(map(corpus_.is_c4_pilot, pilot))
+    assert not any(map(corpus_.is_c4_pilot, first))
+    assert first == again
+    assert set(first) != set(other)

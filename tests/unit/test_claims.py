@@ -29,6 +29,35 @@ def test_the_outcome_of_a_finding(low, high, n, outcome):
     )
 
 
+@pytest.mark.parametrize(
+    ("law", "low", "high", "excludes", "says"),
+    [
+        (1.0, 0.82, 0.9, True, "Held, but differs from 1: x is"),
+        (1.0, 0.9, 1.1, False, "Held: x is"),
+        (1.0, 1.3, 1.4, True, "Not held, and differs from 1: x is"),
+        (1.0, math.nan, math.nan, None, "Too little data: x is"),
+        (None, 0.82, 0.9, None, "Held: x is"),
+    ],
+)
+def test_a_finding_says_whether_its_interval_excludes_the_law(law, low, high, excludes, says):
+    found = claims.finding("x", Estimate(1.0, low, high, 10), least=0.8, most=1.2, law=law)
+    row = found.row()
+    assert (row["law"], row["excludes_law"]) == (law, excludes)
+    assert str(found).startswith(says)
+    json.dumps(row)
+
+
+def test_a_range_that_cannot_fail_is_said_to_be_no_test():
+    narrow = Estimate(1.0, 0.95, 1.05, 300)
+    wide = claims.finding("wide", narrow, least=0.0, most=1.2)
+    sharp = claims.finding("sharp", narrow, least=0.8, most=1.2)
+    one_sided = claims.finding("one-sided", narrow, least=0.0)
+    assert [wide.is_too_wide, sharp.is_too_wide, one_sided.is_too_wide] == [True, False, False]
+    page = claims.report("06_robustness", [wide, sharp, one_sided]).data
+    assert page.count(claims.NO_TEST) == 1
+    assert f"0 to 1.2 ({claims.NO_TEST})" in page
+
+
 def test_a_check_that_fails_stops_the_run():
     assert claims.check("one is one", ok=True) == {"check": "one is one", "ok": True}
     with pytest.raises(AssertionError, match="expected that one is two"):
@@ -41,10 +70,10 @@ def test_the_report_is_recorded_and_shows_the_reference_beside(reference, tmp_pa
     page = claims.report("06_robustness", small, [claims.check("1 < 2", ok=True)], texts=5).data
     assert "2 findings: 2 too little data; checks passed: 1" in page
     assert "held: 1.00 (0.90 to 1.10), n = 5,000" in page
-    assert "not recorded" in page
     assert "b &lt; c" in page
     assert "1 &lt; 2" in page
     assert "2026-01-02, model doclm, with an older version" in page
+    assert "held, but differs from 2: 1.00 (0.90 to 1.10), n = 5,000" in page
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["checks"] == [{"check": "1 < 2", "ok": True}]
     assert results["texts"] == 5
@@ -58,20 +87,22 @@ def test_what_is_not_decided_stands_apart():
         claims.finding("decided", Estimate(1.0, 0.5, 1.0, 9), least=0),
     ]
     page = claims.report("06_robustness", found).data
+    assert "not recorded" in page
     assert page.index(">decided<") < page.index("Not decided in this run") < page.index(">open<")
 
 
 @pytest.fixture
 def reference(tmp_path, monkeypatch):
-    """A reference record of 06 in which one claim is held."""
+    """A reference record of 06 in which two claims are held; one excludes its law."""
     monkeypatch.setattr(files, "RUNS", tmp_path)
     record = tmp_path / "reference" / "robustness"
     record.mkdir(parents=True)
     big = claims.finding("a", Estimate(1.0, 0.9, 1.1, 5000), least=0.5)
+    other = claims.finding("b < c", Estimate(1.0, 0.9, 1.1, 5000), least=0.5, law=2)
     (record / "notebook.ipynb").write_text("{}")
     times = {"started": "2026-01-02T03:04", "finished": "2026-01-02T03:05", "seconds": 60}
     files.write_json(record / "params.json", {"model": "doclm"})
-    files.write_json(record / "results.json", {"claims": [big.row()]})
+    files.write_json(record / "results.json", {"claims": [big.row(), other.row()]})
     files.write_json(
         record / "status.json", {"status": "complete", "code": "of another day"} | times
     )

@@ -6,6 +6,7 @@ import pytest
 import tiny_lm
 
 from gaussmark_lib import generate, perturb, score, stats, texts
+from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.workbench import begin, pairs
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, WRONG
 
@@ -40,9 +41,11 @@ def test_each_text_is_written_by_its_own_key_and_tested_with_it_and_the_next(lm,
 def test_a_sigma_that_is_not_named_is_solved_on_plain_text(lm, jsonl, monkeypatch, capsys):
     monkeypatch.setattr(begin.models, "load", lambda *names, **options: lm)
     of_both = {"weight": tiny_lm.WEIGHT, "prompt_tokens": 6, "seed": 3, "n_pairs": 5}
-    _, wm, drawn, n_tokens = begin.begin("tiny", jsonl, n_tokens=12, psi=2.0, **of_both)
-    plain = generate.sample(lm.model, drawn.prompts, 12, seed=3)
-    norms = [gradient.norm for gradient in score.gradients(lm.model, drawn.prompts, plain, wm)]
+    _, wm, _, n_tokens = begin.begin("tiny", jsonl, n_tokens=12, psi=2.0, **of_both)
+    reserved = begin.pilot_prompts(lm, jsonl, 6, 5)
+    assert len(reserved) == 5
+    plain = generate.sample(lm.model, reserved, 12)
+    norms = [gradient.norm for gradient in score.gradients(lm.model, reserved, plain, wm)]
     assert wm.sigma * np.median(norms) == pytest.approx(2.0)
     assert n_tokens == 12
     named = begin.begin("tiny", jsonl, n_tokens=9_999, sigma=0.3, rank_dropped=2, **of_both)
@@ -51,6 +54,37 @@ def test_a_sigma_that_is_not_named_is_solved_on_plain_text(lm, jsonl, monkeypatc
     said = capsys.readouterr().out
     assert f"σ = 0.3 on {tiny_lm.WEIGHT}" in said
     assert "(9999 do not fit into the context)" in said
+
+
+def test_sigma_is_of_the_pilot_and_pairs_are_not(lm, tmp_path, monkeypatch):
+    path = tmp_path / "many.jsonl"
+    path.write_text("".join(f'{{"text": "line {i} has many words"}}\n' for i in range(300)))
+    monkeypatch.setattr(begin.models, "load", lambda *names, **options: lm)
+    size = {"n_pairs": 30, "n_tokens": 8, "prompt_tokens": 9, "weight": tiny_lm.WEIGHT}
+    first, other = (begin.begin("tiny", str(path), seed=seed, **size) for seed in (0, 1))
+    reserved = begin.pilot_prompts(lm, path, 9, 30)
+    assert first.wm.sigma == other.wm.sigma
+    assert set(map(tuple, first.pairs.prompts)) != set(map(tuple, other.pairs.prompts))
+    assert not set(map(tuple, reserved)) & set(map(tuple, first.pairs.prompts))
+    assert {key.key_id for key in first.pairs.keys}.isdisjoint(k.key_id for k in other.pairs.keys)
+
+
+def test_no_seed_reaches_the_keys_of_the_pilot(lm, jsonl):
+    drawn = [pairs.draw(lm, jsonl, 3, 6, seed=seed, split="pilot") for seed in (0, 7)]
+    assert drawn[0] == drawn[1]
+    reserved = {key.key_id for key in drawn[0].keys}
+    for seed in (0, 1, 7):
+        assert reserved.isdisjoint(key.key_id for key in pairs.demonstration_keys(9, seed))
+    with pytest.raises(InvalidTextError, match="seed: expected a whole number ≥ 0, got -1"):
+        pairs.demonstration_keys(9, -1)
+
+
+def test_another_seed_means_other_passages(lm, tmp_path):
+    path = tmp_path / "many.jsonl"
+    path.write_text("".join(f'{{"text": "line {i} has many words"}}\n' for i in range(300)))
+    first, again, other = (pairs.passages(lm, path, 20, 6, 9, seed=seed) for seed in (0, 0, 1))
+    assert first == again
+    assert set(map(tuple, first[1])) != set(map(tuple, other[1]))
 
 
 def test_each_human_response_follows_its_prompt_in_the_corpus(lm, jsonl):

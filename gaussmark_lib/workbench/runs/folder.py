@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench import words
-from gaussmark_lib.workbench.record import RUN_DIR
+from gaussmark_lib.workbench.record import RUN_DIR, WEIGHTS
 from gaussmark_lib.workbench.runs.notebook import Notebook, Question, question
 
 if TYPE_CHECKING:
@@ -35,12 +35,7 @@ if TYPE_CHECKING:
 
 NUMBERS = ("value", "low", "high", "n")  # of an estimate
 # a reader should see first what did not come out as expected
-OUTCOMES = {
-    "not held": "✗ not held",
-    "held": "✓ held",
-    "at the edge": "~ at the edge",
-    "too little data": "? too little data",
-}
+OUTCOMES = {"not held": "✗", "held": "✓", "at the edge": "~", "too little data": "?"}
 PACKAGES = ("gaussmark", "torch", "transformers", "numpy")
 _log = logging.getLogger(__name__)
 
@@ -84,7 +79,7 @@ class Run:
         for claim in self.results.get("claims", []):
             value, basis = words.estimate(claim)
             in_words = {
-                "verdict": OUTCOMES[claim["outcome"]],
+                "verdict": f"{OUTCOMES[claim['outcome']]} {words.outcome(claim)}",
                 "expected": claim["expected"].replace("-", "−"),
                 "value": value,
                 "basis": basis,
@@ -165,7 +160,7 @@ def run(
     sys.modules.setdefault("rfc3987_syntax", None)
     from gaussmark_lib.workbench.runs import kernel  # papermill takes two seconds to import
 
-    started = datetime.now(UTC)
+    begun = start()
     with hidden(target) as partial:
         try:
             file = partial / "notebook.ipynb"
@@ -181,16 +176,17 @@ def run(
                 wanted=wanted,
             )
             outcome = {"status": "complete", "code": asked.code, "inputs": asked.inputs}
-            files.write_json(partial / "status.json", outcome | circumstances(started))
+            outcome["weights"] = _weights(partial)
+            files.write_json(partial / "status.json", outcome | circumstances(begun))
         except BaseException as error:
-            raise _stopped(error, source.name, partial, failed(target), started) from error
+            raise _stopped(error, source.name, partial, failed(target), begun) from error
         place(partial, target, replace=force)
     shutil.rmtree(failed(target), ignore_errors=True)
     return replace(load(target), cached=False)
 
 
 def _stopped(
-    error: BaseException, name: str, partial: Path, kept: Path, started: datetime
+    error: BaseException, name: str, partial: Path, kept: Path, begun: "Start"
 ) -> BaseException:
     """What to raise for a run that did not end, once its record is ``kept``."""
     from gaussmark_lib.workbench.runs import kernel
@@ -199,11 +195,22 @@ def _stopped(
     has_failed = isinstance(error, Exception)
     status = {"status": "failed" if has_failed else "interrupted", **stop._asdict()}
     message = f"{name} {status['status']}: {stop}\nits record is {kept}"
-    files.write_json(partial / "status.json", status | circumstances(started))
+    status["weights"] = _weights(partial)
+    files.write_json(partial / "status.json", status | circumstances(begun))
     place(partial, kept, replace=True)
     if has_failed:
         return RunFailedError(message, str(stop), stop.traceback, kept)
     return type(error)(message)
+
+
+def _weights(partial: Path) -> dict[str, dict[str, str | None]]:
+    """What the notebook said of its models' weights (``record.weights``), for the status."""
+    path = partial / WEIGHTS
+    if not path.exists():
+        return {}
+    known = json.loads(path.read_text(encoding="utf-8"))
+    path.unlink()
+    return known
 
 
 def reference(notebook: str) -> Run | None:
@@ -272,19 +279,30 @@ def place(partial: Path, target: Path, *, replace: bool) -> None:
             raise
 
 
-def circumstances(started: datetime) -> dict[str, Any]:
-    """When something ran that ends now, with which versions, and on what kind of machine. No
-    environment variables, host or user names: they may be secrets.
+class Start(NamedTuple):
+    """When something began to run, and the checkout's commit then: it may change meanwhile."""
+
+    time: datetime
+    commit: str | None
+
+
+def start() -> Start:
+    return Start(datetime.now(UTC), commit())
+
+
+def circumstances(begun: Start) -> dict[str, Any]:
+    """When something ran that ends now, by which commit and with which versions, and on what kind
+    of machine. No environment variables, host or user names: they may be secrets.
     """
     finished = datetime.now(UTC)
     return {
-        "started": started.isoformat(timespec="seconds"),
+        "started": begun.time.isoformat(timespec="seconds"),
         "finished": finished.isoformat(timespec="seconds"),
-        "seconds": round((finished - started).total_seconds(), 1),
+        "seconds": round((finished - begun.time).total_seconds(), 1),
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in PACKAGES},
         "platform": platform.platform(),
-        "commit": commit(),
+        "commit": begun.commit,
     }
 
 

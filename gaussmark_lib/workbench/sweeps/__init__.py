@@ -25,7 +25,6 @@ A new place to run on is a branch of ``jobs.executor``.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +93,8 @@ def sweep(
         KeyboardInterrupt: after everything that runs is stopped; finished runs keep their records.
     """
     source, root = notebooks.load(notebook), files.records(root)
-    started, code = datetime.now(UTC), source.code
+    begun = records.start()
+    code = source.code
     rows = grids.runs(source, grid, params)
     of_rows = (Question(source, values, source.run_id(values, code), code) for values in rows)
     asked = list({job.id: job for job in of_rows}.values())  # each once
@@ -129,7 +129,7 @@ def sweep(
         "params": dict(params or {}),
         "code": code,
         "runs": of_runs,
-        **records.circumstances(started),
+        **records.circumstances(begun),
     }
     from gaussmark_lib.workbench.sweeps import tables  # here, because workers need no pandas
 

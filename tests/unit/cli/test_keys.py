@@ -33,7 +33,7 @@ def test_weight_and_sigma_are_chosen_where_nobody_names_them(lm, tmp_path, capsy
     assert float(sigma) == pytest.approx(key.watermark.sigma, rel=1e-3)
     assert "predicted ψ of 4 after 200 tokens" in out
     # the same σ by hand: what `detect` would expect of eight texts that were copied somewhere
-    prompts = texts.prompts(lm, "docs", begin.N_TEXTS, begin.KEY_PROMPT_TOKENS)
+    prompts = begin.pilot_prompts(lm, "docs", begin.KEY_PROMPT_TOKENS)
     n_tokens = texts.fit(lm, prompts, begin.KEY_TOKENS)
     plain = begin.generate.sample(lm.model, prompts, n_tokens, temperature=0.7)
     tested = lm.model, [lm.unknown_prompt()] * len(plain), plain, key.watermark

@@ -117,6 +117,17 @@ def test_pieces_of_tables_differ_and_too_few_texts_are_refused(tmp_path):
         production.human(LM, str(file), 9, prompt_tokens=4, n_tokens=10)
 
 
+def test_the_seed_orders_the_files():
+    for kind in ("tables", "source"):
+        first, again, other = (
+            production.human(LM, kind, 6, prompt_tokens=4, n_tokens=30, seed=seed).files
+            for seed in (0, 0, 1)
+        )
+        assert first == again
+        assert set(first) != set(other)
+        assert len(set(first)) == 6
+
+
 def test_two_texts_are_chosen_by_their_cosine_and_the_line_is_told():
     K = np.array([[1, 0.1, 0.75], [0.1, 1, 0.4], [0.75, 0.4, 1]])
     assert sorted(production.nearest_pair(K, 0.8)) == [0, 2]

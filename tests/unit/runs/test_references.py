@@ -1,6 +1,15 @@
-"""References are stamped only where old and new code agree."""
+"""References are stamped only where old and new code agree, and pooled from what commits have."""
 
+import json
+import subprocess
+
+import pandas as pd
+import pytest
 import references
+
+from gaussmark_experiments import after_release
+from gaussmark_lib import files
+from gaussmark_lib.workbench import record
 
 
 def test_answers_differ_in_names_outcomes_and_numbers_beyond_a_millionth():
@@ -21,3 +30,61 @@ def test_every_reference_is_a_notebooks():
     for name, run in references.records().items():
         assert run is not None, f"{name} is damaged"
         assert name.startswith(references.notebook_of(run).name[3:])
+
+
+@pytest.fixture(scope="module")
+def pooled():
+    return references.records()[references.POOLED]
+
+
+def test_the_pooled_record_says_what_its_tables_say(pooled, tmp_path, monkeypatch):
+    monkeypatch.setenv(record.RUN_DIR, str(tmp_path))
+    record.record(after_release.pooled(pooled.table("releases"), pooled.table("served")))
+    again = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert list(references.differences(pooled.results, again)) == []
+    assert pooled.table("releases")["release"].nunique() == pooled.params["n_releases"] == 36
+    assert len({source["seed"] for source in pooled.status["pooled"]}) == 3
+
+
+def test_the_pooled_tables_are_those_of_the_commits_that_it_names(pooled):
+    commits = [source["record in"] for source in pooled.status["pooled"]]
+    try:
+        tables = references.tables_of(commits)
+    except subprocess.CalledProcessError:
+        pytest.skip("a clone without history")
+    for name, table in zip(("releases", "served"), tables, strict=True):
+        pd.testing.assert_frame_equal(pooled.table(name), table, check_dtype=False)
+
+
+def test_the_security_page_prints_the_pooled_figures(pooled):
+    """The page is read where it lies, so its numbers are typed."""
+    page = (files.ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    texts, nats, served = (pooled.results[name] for name in ("texts", "nats", "served"))
+    phrases = [
+        f"rounding to 8 bits leaves {_short(texts['8 bits'])}",
+        f"4 bits {_short(texts['4 bits'])}",
+        f"pruning a half {_short(texts['pruned, 50%'])}",
+        f"merging half and half with the base {_short(texts['half the base'])}",
+        f"halfway to a fine-tuned sibling {_short(texts['halfway to a sibling'])}",
+        f"the mean with three siblings {_short(texts['mean with 3 siblings'])}",
+        f"40 steps of fine-tuning {_short(texts['fine-tuned, 40 steps'])}",
+        f"ψ less that of a wrong key {_short(pooled.results['student'])}",
+        f"(assisted generation) have {_short(served['drafted by the base'])}",
+        f"weights in 8 bits {_short(served['8 bits'])}",
+        f"in float16 {_short(served['float16'])}",
+        f"greedy ones {_short(served['greedy'])}",
+        f"singular values and leaves {_short(texts['shrunk'])}",
+        f"for {_short(nats['shrunk'], 4)} nats per token of human text",
+    ]
+    assert [phrase for phrase in phrases if phrase not in page] == []
+    least = int(pooled.results["weights"]["a student of its texts"][0])
+    assert f"its weights have ψ {least} or more with each of the 36 keys" in page
+
+
+def _short(estimate: dict, decimals: int = 2) -> str:
+    """Such as ``.92 (.88 to .97)``."""
+    value, low, high = (
+        f"{estimate[name]:.{decimals}f}".replace("0.", ".", 1).replace("-", "−")
+        for name in ("value", "low", "high")
+    )
+    return f"{value} ({low} to {high})"

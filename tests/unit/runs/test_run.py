@@ -5,15 +5,20 @@ once.
 import errno
 import json
 import os
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
+import tiny_lm
 from small_notebooks import code, parameters, write
 
+from gaussmark_lib import files
+from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.errors import GaussMarkError, ParameterError
-from gaussmark_lib.workbench import runs
+from gaussmark_lib.workbench import record, runs
 from gaussmark_lib.workbench.runs import folder as records
 from gaussmark_lib.workbench.runs import forks, kernel
 from gaussmark_lib.workbench.runs import notebook as notebooks
@@ -81,7 +86,7 @@ def test_a_complete_record_and_its_reuse(tmp_path, monkeypatch):
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert first.status["versions"].keys() == {"python", *records.PACKAGES}
-    about = "status code inputs started finished seconds versions platform commit"
+    about = "status code inputs weights started finished seconds versions platform commit"
     assert first.status.keys() == set(about.split())
     executed = nbformat.read(first.dir / "notebook.ipynb", as_version=4)
     assert [cell.execution_count for cell in executed.cells] == [1, 2, 3, None]
@@ -93,6 +98,58 @@ def test_a_complete_record_and_its_reuse(tmp_path, monkeypatch):
     again = _run(notebook, tmp_path, {"x": 2})
     assert (again.cached, again.dir, again.status) == (True, first.dir, first.status)
     assert _folders(tmp_path) == [first.id]
+
+
+def test_a_record_names_the_commit_at_its_start(tmp_path, cells, demo, monkeypatch):
+    checkout = tmp_path / "checkout"
+    monkeypatch.setattr(files, "ROOT", checkout)
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+
+    def git(*words):
+        subprocess.run(["git", "-C", str(checkout), *who, *words], check=True, capture_output=True)
+
+    checkout.mkdir()
+    git("init")
+    (checkout / "file").write_text("old")
+    git("add", "file")
+    git("commit", "-m", "before the run")
+    at_start = records.commit()
+
+    def changed(folder):
+        (checkout / "file").write_text("new")
+        git("commit", "-am", "while it ran")
+
+    cells(changed)
+    answer = _run(demo, tmp_path, {"x": 2})
+    assert answer.status["commit"] == at_start != records.commit()
+    (checkout / "file").write_text("not committed")
+    cells(lambda folder: git("checkout", "file"))
+    dirty = _run(demo, tmp_path, {"x": 3})
+    assert dirty.status["commit"] == f"{records.commit()}-dirty"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_record_names_the_weights_by_their_hash(tmp_path, cells, demo, monkeypatch, fails):
+    lm = replace(tiny_lm.build(), file_sha256="of the file")
+
+    def loading(folder):
+        monkeypatch.setenv(record.RUN_DIR, str(folder))
+        record.weights(lm)
+        record.weights(replace(lm, name="other", file_sha256=None))
+        assert not fails, "the notebook stops"
+
+    cells(loading)
+    try:
+        kept = _run(demo, tmp_path, {"x": 2}).dir
+    except records.RunFailedError as error:
+        kept = error.dir
+    digest = checkpoints.digest(lm.model)
+    status = json.loads((kept / "status.json").read_text())
+    assert status["weights"] == {
+        lm.name: {"parameters": digest, "file": "of the file"},
+        "other": {"parameters": digest, "file": None},
+    }
+    assert not (kept / record.WEIGHTS).exists()
 
 
 def test_a_question_is_loaded_checked_and_hashed_once(tmp_path, cells, demo, monkeypatch):
