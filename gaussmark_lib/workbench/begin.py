@@ -10,6 +10,7 @@ pilot, which no measurement uses, so σ is the same for every seed.
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
