@@ -10,7 +10,8 @@ has hundreds of thousands, and each number shows in the frequency of its token. 
 cheaper to steal (notebook 17 measures it).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -51,6 +52,17 @@ class OutputBiases(SamplerScheme):
             return torch.from_numpy(self.sigma * self.noise(size))
 
         return lambda ids, logits: logits + noise(logits.shape[-1]).to(logits)
+
+    def processor_of_rows(self, model: PreTrainedModel, keys: Sequence[Key]) -> generate.Processor:
+        """Return a function that adds the ξ of its key to the logits of each row."""
+        schemes = [replace(self, key=key) for key in keys]
+
+        @cache
+        def noises(size: int) -> Float[Tensor, "rows vocabulary"]:
+            of_rows = [self.sigma * scheme.noise(size) for scheme in schemes]
+            return torch.from_numpy(np.stack(of_rows)).to(model.device)
+
+        return lambda ids, logits: logits + noises(logits.shape[-1]).to(logits)
 
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None

@@ -29,7 +29,8 @@ every machine. One call gives the r of a whole vocabulary; a single r_v does not
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
 
 import numpy as np
 import pandas as pd
@@ -42,6 +43,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate
+from gaussmark_lib.engine import philox
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Keys, SamplerScheme, register
@@ -76,21 +78,27 @@ class GumbelMax(SamplerScheme):
 
     def uniforms(self, before: Sequence[int], n: int, first: int = 0) -> Float[np.ndarray, " n"]:
         """Return r_v for n tokens v = first, first + 1, … after a context, float64 in (0, 1)."""
-        context = np.asarray(before, dtype="<i8").tobytes()
-        digest = hmac.digest(self.key.derived("Gumbel-max"), context, "sha256")
-        generator = np.random.Philox(key=int.from_bytes(digest[:16], "big"))
+        generator = np.random.Philox(key=self.seed(before))
         generator.advance(first // _BLOCK)
         skipped = first % _BLOCK  # outputs of the same block before the first token's
         raw = generator.random_raw(skipped + n)[skipped:]
-        top_bits = raw >> np.uint64(12)  # 52 of 64
-        return (top_bits + 0.5) * 2.0**-52
+        return of_bits(raw)
+
+    def seed(self, before: Sequence[int]) -> int:
+        """Return Philox' key after a context."""
+        context = np.asarray(before, dtype="<i8").tobytes()
+        digest = hmac.digest(self.key.derived("Gumbel-max"), context, "sha256")
+        return int.from_bytes(digest[:16], "big")
 
     def processor(self, model: PreTrainedModel) -> "_Chooser":
         """Return a new processor for one batch; its first call gets the prompts.
 
         It leaves a single token possible, or changes nothing in a row that repeats a context.
         """
-        return _Chooser(self)
+        return _Chooser([self])
+
+    def processor_of_rows(self, model: PreTrainedModel, keys: Sequence[Key]) -> "_Chooser":
+        return _Chooser([replace(self, key=key) for key in keys])
 
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
@@ -125,12 +133,12 @@ class _Chooser:
     The logits of a row stay as they are if its response repeats a context.
     """
 
-    def __init__(self, scheme: GumbelMax):
-        self.scheme = scheme
+    def __init__(self, schemes: Sequence[GumbelMax]):
+        self.schemes = schemes  # of each row, or one scheme for all rows
         self.start: int | None = None  # length of the prompts
 
     def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
-        h = self.scheme.context
+        h = self.schemes[0].context
         if self.start is None:
             self.start = ids.shape[1]
         # The response and the h tokens before it. A prompt of fewer tokens is padded on the left,
@@ -144,13 +152,34 @@ class _Chooser:
         if not is_new.any() or not is_valid:
             return logits
         p = generate.probabilities(logits[is_new], 1.0, 1.0)  # (new rows, vocabulary)
+        schemes = [*islice(cycle(self.schemes), len(ids))]
+        new_rows = is_new.nonzero()[:, 0].tolist()
         current = contexts[is_new, -1].tolist()
-        r = np.stack([self.scheme.uniforms(context, p.shape[1]) for context in current])
-        waiting = torch.from_numpy(-np.log(r)).to(p.device) / p
-        chosen = waiting.argmin(-1)
+        seeds = [schemes[row].seed(context) for row, context in zip(new_rows, current, strict=True)]
+        chosen = (exponentials(seeds, p) / p).argmin(-1)
         certain = torch.full_like(logits[is_new], -torch.inf)
         certain.scatter_(-1, chosen[:, None], 0.0)
         return logits.index_put((is_new,), certain)
+
+
+def exponentials(
+    seeds: Sequence[int], p: Float[Tensor, "contexts vocabulary"]
+) -> Float[Tensor, "contexts vocabulary"]:
+    """Return −ln r_v after each context (:meth:`GumbelMax.seed`), float64, on the device of ``p``.
+
+    A GPU makes the numbers itself, from the same bits.
+    """
+    n = p.shape[1]
+    if p.device.type == "cuda":
+        bits = philox.bits(seeds, n, p.device) >> 12 & (1 << 52) - 1  # the top 52 of 64
+        return -((bits.double() + 0.5) * 2.0**-52).log()
+    r = np.stack([of_bits(np.random.Philox(key=seed).random_raw(n)) for seed in seeds])
+    return torch.from_numpy(-np.log(r)).to(p.device)
+
+
+def of_bits(raw: np.ndarray) -> Float[np.ndarray, " n"]:
+    """Return the uniform numbers (k + ½)·2⁻⁵², k the top 52 of 64 bits."""
+    return ((raw >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
 def exact_tail(total: ArrayLike, n: ArrayLike) -> dict[str, np.ndarray]:

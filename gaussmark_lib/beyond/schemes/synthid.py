@@ -17,7 +17,8 @@ of the evidence; hence the weighted sum Σ w_d g, with weights that fall from 10
 to 1 in the last (the authors' weighted mean, with whole numbers).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,7 @@ import torch
 from jaxtyping import Int
 from scipy.optimize import brentq
 from scipy.special import expit
+from torch import Tensor
 from transformers import PreTrainedModel, SynthIDTextWatermarkLogitsProcessor
 
 from gaussmark_lib.errors import InvalidTextError
@@ -73,6 +75,9 @@ class SynthID(SamplerScheme):
             device=model.device,
         )
 
+    def processor_of_rows(self, model: PreTrainedModel, keys: Sequence[Key]) -> "_Tournament":
+        return _Tournament([replace(self, key=key).processor(model) for key in keys])
+
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
@@ -113,6 +118,40 @@ class SynthID(SamplerScheme):
         places, index = np.unique((hashes % TABLE).cpu().numpy(), return_index=True)
         bits = processor.sampling_table.cpu().numpy()[places]
         return bits, np.tile(self.weights, len(first))[index]  # rounds of a token are adjacent
+
+
+class _Tournament:
+    """What transformers' processors of several keys do to their rows, all rows at once and one
+    round after the other, so that memory holds one round.
+    """
+
+    def __init__(self, processors: Sequence[SynthIDTextWatermarkLogitsProcessor]):
+        self.hash = processors[0].accumulate_hash
+        self.keys = torch.stack([one.keys for one in processors])  # (rows, depth)
+        tables = [one.sampling_table.to(torch.int8) for one in processors]
+        self.tables = torch.stack(tables)  # (rows, TABLE)
+        self.context = self.keys.new_zeros(len(processors), NGRAM - 1)
+        self.seen = self.keys.new_zeros(len(processors), 0)  # hashes of earlier contexts
+        self.is_first = True
+
+    def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
+        if not self.is_first:
+            self.context = torch.cat([self.context, ids[:, -1:]], dim=1)[:, 1:]
+        self.is_first = False
+        start = torch.ones_like(self.context[:, 0])
+        of_context = self.hash(start, self.context)[:, None]  # (rows, 1)
+        vocabulary = torch.arange(logits.shape[1], device=logits.device)
+        of_token = self.hash(of_context, vocabulary[None, :, None])  # (rows, vocabulary)
+        p = logits.softmax(1)
+        for key in self.keys.T:
+            places = self.hash(of_token, key[:, None, None]) % TABLE
+            g = self.tables.gather(1, places)
+            p = p * (1 + g - (g * p).sum(1, keepdim=True))
+        marked = p.log()
+        marked = marked.where(marked.isfinite(), torch.finfo(marked.dtype).min)
+        is_repeated = (self.seen == of_context).any(1, keepdim=True)
+        self.seen = torch.cat([of_context, self.seen], dim=1)[:, :HISTORY]
+        return logits.where(is_repeated, marked)
 
 
 def weighted_tail(total: int, n: Int[np.ndarray, " weights"]) -> float:
