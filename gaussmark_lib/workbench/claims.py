@@ -49,8 +49,8 @@ class Finding:
 
     >>> print(finding("measured divided by predicted ψ", Estimate(0.97, 0.91, 1.02, 400), most=1.2))
     Held: measured divided by predicted ψ is 0.97 (0.91 to 1.02), n = 400; expected at most 1.2.
-    >>> print(finding("the ratio", Estimate(0.86, 0.82, 0.90, 400), least=0.8, most=1.2, law=1))
-    Held, but differs from 1: the ratio is 0.86 (0.82 to 0.90), n = 400; expected 0.8 to 1.2.
+    >>> print(finding("the ratio", Estimate(0.86, 0.82, 0.89, 400), least=0.8, most=1.2, law=1))
+    Held, but differs from 1: the ratio is 0.86 (0.82 to 0.89), n = 400; expected 0.8 to 1.2.
     """
 
     sentence: str
