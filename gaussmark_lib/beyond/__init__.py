@@ -1,19 +1,19 @@
-"""More than the paper's method: what grew around the core.
+"""What goes beyond the paper's method.
 
 ===============  ===================================================================================
-``channel``      the weights of a text's tokens, where some may have been exchanged
-``largest``      several directions of a text, tested as one by the largest ψ
-``promise``      the mean of ψ that a marked text like a given one has, at any temperature
+``channel``      token weights for a text in which some tokens may have been replaced
+``largest``      one test of several directions of a text, by the largest ψ
+``promise``      the mean ψ that a watermarked text like a given text has, at any temperature
 ``joint``        many texts and one key: their joint law, streams of texts, public answers
-``tracing``      which user wrote a text, whether texts have one author, which span is marked
+``tracing``      which user wrote a text, whether texts share an author, which span is marked
 ``token_level``  a fresh key for each token (Algs. 3 and 4)
 ``schemes``      all watermarks by name, for comparison
-``release``      weights that were published: what is done to them, and whose they are
+``release``      published weights: what is done to them, and whose weights they are
 ``attacks``      attackers who know everything but ξ
-``toys``         the paper's theory in closed form
+``toys``         models in which the paper's theory has a closed form
 ===============  ===================================================================================
 
-A module here imports the core and the engine, and the core imports none of it. A new method is a
-file or a folder here with a line above, a place in the contract "Beyond the paper" of
+A module here imports the core and the engine; the core imports nothing from here. To add a method,
+add a file or a folder here, its line above, its place in the contract "Beyond the paper" of
 ``pyproject.toml``, and its tests in ``tests/unit``.
 """

@@ -5,7 +5,7 @@ The same counters and uniforms, and torch's Φ⁻¹, which agrees to some 1e-16:
 hundred million differs, by its last bit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 
 import torch
@@ -31,22 +31,34 @@ def standard_normal(seed: int, n: int, scale: float, device: torch.device) -> Fl
     return out
 
 
+def bits(seeds: Sequence[int], n: int, device: torch.device) -> Int[Tensor, "seeds n"]:
+    """The first n raw numbers of each seed's stream, 64 bits as a number of int64."""
+    keys = [list(_round_keys(seed)) for seed in seeds]
+    rounds = torch.tensor(keys, device=device).T[..., None]  # (20, seeds, 1)
+    counters = torch.arange(1, -(-n // 4) + 1, device=device).expand(len(seeds), -1)
+    return _bits(iter(rounds), counters).flatten(1)[:, :n]
+
+
 def _round_keys(seed: int) -> Iterator[int]:
     """Two per round."""
     return iter([_signed((seed >> 64 * j) + i * STEPS[j]) for i in range(10) for j in (0, 1)])
 
 
-def _bits(rounds: Iterator[int], counters: Int[Tensor, " m"]) -> Int[Tensor, "m 4"]:
+def _bits(
+    rounds: Iterator[int | Tensor], counters: Int[Tensor, "*seeds m"]
+) -> Int[Tensor, "*seeds m 4"]:
     """Philox4x64-10: ten rounds of two products of 64-bit numbers."""
     a, zero = counters, torch.zeros_like(counters)
     b, c, d = zero, zero, zero
     for _ in range(10):
         (high_a, low_a), (high_c, low_c) = _product(a, FACTORS[0]), _product(c, FACTORS[1])
         a, b, c, d = high_c ^ b ^ next(rounds), low_c, high_a ^ d ^ next(rounds), low_a
-    return torch.stack([a, b, c, d], dim=1)
+    return torch.stack([a, b, c, d], dim=-1)
 
 
-def _product(x: Int[Tensor, " m"], factor: int) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
+def _product(
+    x: Int[Tensor, "*seeds m"], factor: int
+) -> tuple[Int[Tensor, "*seeds m"], Int[Tensor, "*seeds m"]]:
     """The upper and the lower 64 bits of a product, of its halves' products."""
     high, low, x_high, x_low = factor >> 32, factor & LOW, x >> 32 & LOW, x & LOW
     right = x_low * high + (x_low * low >> 32 & LOW)

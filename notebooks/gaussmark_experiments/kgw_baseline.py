@@ -15,15 +15,19 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
-from scipy.stats import binom, norm
+from scipy.stats import binom, norm, spearmanr
 from transformers import PreTrainedModel
 
 from gaussmark_experiments import robustness
 from gaussmark_experiments.one_key_in_production import Human
-from gaussmark_lib import likelihood, models, stats
+from gaussmark_lib import divergence, generate, likelihood, models, perturb, stats, texts
 from gaussmark_lib.beyond.schemes import GaussMark, GumbelMax, SynthID
+from gaussmark_lib.engine.arithmetic import wide
+from gaussmark_lib.engine.blocks import in_lists
+from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.kgw import KGW, exact_tail, z_score
 from gaussmark_lib.perturb import Key, Watermark, watermarked
 from gaussmark_lib.scheme import Scheme
@@ -36,7 +40,86 @@ LEVELS = (1e-2, 1e-6)
 CONTROL = "plain, drawn again"
 EVERY_TOKEN = "Gumbel-max, every token"
 NO_PROMPT = "GaussMark, no prompt"
-SHARPER = "GaussMark, sharper"
+SHARPER = robustness.SHARPER
+AT_COST = "GaussMark at KGW-1's cost"
+TASKS = {  # of several kinds of answer: what to ask, and for what
+    "code": (
+        ("Write a Python function that {}.", "Write a JavaScript function that {}."),
+        (
+            "reverses a string",
+            "finds the largest number of a list",
+            "counts the words of a text",
+            "checks whether a number is prime",
+            "sorts a list of names",
+            "merges two sorted lists",
+            "removes duplicates from a list",
+            "converts Celsius to Fahrenheit",
+            "reads a CSV file",
+            "computes the factorial of a number",
+            "finds the common elements of two lists",
+            "checks whether a word is a palindrome",
+            "draws a random password",
+            "computes the median of a list",
+            "counts how often each letter occurs",
+            "flattens a nested list",
+            "validates an e-mail address",
+            "transposes a matrix",
+            "finds the longest word of a sentence",
+            "simulates a coin toss",
+        ),
+    ),
+    "list": (
+        ("Make a numbered list of twelve {}.", "List {}, one per line, with a remark on each."),
+        (
+            "countries of Europe",
+            "animals of the forest",
+            "things to pack for a trip",
+            "healthy breakfasts",
+            "famous inventions",
+            "kitchen tools",
+            "musical instruments",
+            "habits of good students",
+            "sports that need no ball",
+            "trees and their uses",
+            "ways to save energy",
+            "questions for a job interview",
+            "books for children",
+            "birds of the sea",
+            "gifts for a friend",
+            "rivers of the world",
+            "rules for a shared flat",
+            "spices for a curry",
+            "games for a rainy day",
+            "jobs in a hospital",
+        ),
+    ),
+    "chat": (
+        ("Explain {} to a child.", "Why do people care about {}?"),
+        (
+            "rainbows",
+            "money",
+            "volcanoes",
+            "vaccines",
+            "the moon",
+            "democracy",
+            "dinosaurs",
+            "electricity",
+            "friendship",
+            "recycling",
+            "the internet",
+            "dreams",
+            "earthquakes",
+            "museums",
+            "music",
+            "sleep",
+            "bees",
+            "the ocean",
+            "old buildings",
+            "chess",
+        ),
+    ),
+}
+ITERATIONS = 3  # of σ² times a price that was wanted over the price that was found
 
 
 def contenders(
@@ -61,15 +144,83 @@ def tests_of(tried: Mapping[str, Scheme]) -> dict[str, Scheme]:
     }
 
 
-def texts_by_scheme(
-    lm: models.LM, tried: Mapping[str, Scheme], pairs: Pairs, n_tokens: int, **options
-) -> dict[str, Texts]:
-    """A text of each pair by each scheme; options are those of ``Scheme.generate``."""
-    options = {"keys": pairs.keys, **options}
-    return {
-        name: scheme.generate(lm.model, pairs.prompts, n_tokens, **options)
-        for name, scheme in tried.items()
-    }
+@torch.no_grad()
+def prices_along(lm: models.LM, scheme: Scheme, pairs: Pairs, plain: Texts) -> pd.DataFrame:
+    """What each pair's key would cost a plain text of the model, nats per token: ``kl``, the mean
+    of KL(q ‖ p) over its places, and ``change``, that of −Σ_v q(v) log p(v) less the entropy of p.
+    Both sums are exact over the next token. For noise they are means over ξ and −ξ, which removes
+    the part that is linear in ξ.
+    """
+    rows = []
+    for x, y, key in zip(pairs.prompts, plain, pairs.keys, strict=True):
+        inputs, _ = divergence.laid_out(lm.model, [(x, y)])
+        p = divergence.logits(lm.model, inputs, len(y))
+        several = []
+        if isinstance(scheme, GaussMark):
+            xi = perturb.noise(lm.model, scheme.wm, key)
+            for sign in (1, -1):
+                with perturb.moved(scheme.wm.on(lm.model), [sign * xi]):
+                    several.append(divergence.logits(lm.model, inputs, len(y)))
+        else:
+            process = scheme.processor_of_rows(lm.model, [key])
+            ids = inputs["input_ids"]
+            start = ids.shape[1] - len(y)
+            steps = [process(ids[:, : start + t], p[:, t]) for t in range(len(y))]
+            several.append(torch.stack(steps, dim=1))
+        log_p = wide(p).log_softmax(-1)
+        entropy = torch.special.entr(log_p.exp()).sum()
+        found = []
+        for q in several:
+            log_q = wide(q).log_softmax(-1)
+            crossed = -(log_q.exp() * log_p).sum()
+            kl = (log_q.exp() * (log_q - log_p)).sum()
+            found.append([kl.item(), (crossed - entropy).item()])
+        kl, change = np.mean(found, axis=0) / len(y)
+        rows.append({"kl": kl, "change": change})
+    return pd.DataFrame(rows)
+
+
+def at_equal_price(
+    lm: models.LM, wm: Watermark, rival: Scheme, pilot: Pairs, plain: Texts, price: str
+) -> Watermark:
+    """``wm`` with the σ at which it has the rival's mean price (a column of :func:`prices_along`)
+    along the pilot's plain texts: price ∝ σ² to first order, and a few steps of that.
+    """
+    wanted = prices_along(lm, rival, pilot, plain)[price].mean()
+    for _ in range(ITERATIONS):
+        scheme = GaussMark(wm, pilot.keys[0])
+        found = prices_along(lm, scheme, pilot, plain)[price].mean()
+        wm = replace(wm, sigma=float(wm.sigma * np.sqrt(np.clip(wanted / found, 0.1, 10))))
+    return wm
+
+
+def at_prices_of(
+    lm: models.LM,
+    wm: Watermark,
+    bias: float,
+    text: str,
+    n: int,
+    prompt_tokens: int,
+    n_tokens: int,
+    *,
+    seed: int = 0,
+    **sampling,
+) -> tuple[Watermark, Watermark]:
+    """``wm`` with the σ of KGW's KL, and with the σ of KGW's change of the cross-entropy over keys
+    (:func:`prices_along`), both on n prompts of the pilot and keys of their own.
+    """
+    prompts = texts.prompts(lm, text, n, prompt_tokens, split="pilot")
+    keys = [Key.from_seed(1_000_000 * seed + 900_000 + i) for i in range(n)]
+    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
+    asked = KGW(bias, keys[0]), Pairs(prompts, keys), plain
+    at_kl = at_equal_price(lm, wm, *asked, "kl")
+    return at_kl, at_equal_price(lm, at_kl, *asked, "change")
+
+
+def plain_texts(lm: models.LM, pairs: Pairs, n_tokens: int, n_draws: int, **options) -> list[Texts]:
+    """Several draws of plain texts for each prompt; options are those of ``generate.sample``."""
+    prompts = pairs.prompts * n_draws
+    return [*in_lists(generate.sample(lm.model, prompts, n_tokens, **options), pairs.n)]
 
 
 def by_length(
@@ -83,10 +234,18 @@ def by_length(
     text, n_tokens, p_value, log10_p``.
     """
     tables = []
-    for (name, scheme), n in product(tried.items(), lengths):
-        firsts = [ids[:n] for ids in written[name]]
-        table = scheme.score(lm.model, pairs.prompts, firsts, pairs.keys)
-        tables.append(table.assign(scheme=name, n_tokens=n))
+    owner = range(pairs.n)
+    for name, scheme in tried.items():
+        if isinstance(scheme, GaussMark):
+            tested = lm, [scheme], pairs.keys, pairs.prompts, written[name], owner
+            [table] = robustness.under_own_keys(*tested, lengths=lengths)
+        else:  # text after text, so that what belongs to a key is made once
+            firsts = [ids[:n] for ids in written[name] for n in lengths]
+            prompts = [x for x in pairs.prompts for _ in lengths]
+            keys = [key for key in pairs.keys for _ in lengths]
+            table = scheme.score(lm.model, prompts, firsts, keys)
+            table = table.assign(text=table["text"] // len(lengths))
+        tables.append(table.assign(scheme=name))
     columns = ["scheme", "text", "n_tokens", "p_value", "log10_p"]
     return pd.concat(tables, ignore_index=True)[columns]
 
@@ -256,6 +415,145 @@ def draw_left(table: pd.DataFrame, x: str, title: str, caption: str, name: str) 
     return record.save_figure(figure, name)
 
 
+def requests(lm: models.LM, n: int) -> tuple[list[str], list[list[int]]]:
+    """Kinds and prompts of n requests (``TASKS``), by turns; InvalidTextError beyond all."""
+    asked = [
+        [(kind, form.format(subject)) for form in forms for subject in subjects]
+        for kind, (forms, subjects) in TASKS.items()
+    ]
+    by_turns = [request for several in zip(*asked, strict=True) for request in several]
+    if n > len(by_turns):
+        raise InvalidTextError(f"expected at most {len(by_turns)} requests, got {n}; ask for fewer")
+    kinds, wordings = zip(*by_turns[:n], strict=True)
+    return list(kinds), [lm.prompt(wording) for wording in wordings]
+
+
+def at_temperatures(
+    lm: models.LM,
+    tried: Mapping[str, Scheme],
+    pairs: Pairs,
+    n_tokens: int,
+    temperatures: Sequence[float],
+    *,
+    batch_size: int,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Each scheme's texts at each temperature, tested under their own keys: ``temperature, scheme,
+    text, statistic, p_value``, ``entropy``, the mean over the text of the entropy of the model's
+    next token (as in notebook 03), and ``freedom``, the same of what its tokens were drawn from, at
+    its temperature and before any mark; both in nats.
+    """
+    tables = []
+    for temperature in temperatures:
+        options = {"temperature": temperature, "batch_size": batch_size, "seed": seed}
+        written = robustness.texts_by_scheme(lm, tried, pairs, n_tokens, **options)
+        for name, scheme in tried.items():
+            owner = range(pairs.n)
+            tested = lm, [scheme], pairs.keys, pairs.prompts, written[name], owner
+            [table] = robustness.under_own_keys(*tested)
+            entropy, freedom = entropies(lm, pairs.prompts, written[name], (1.0, temperature))
+            table = table[["text", "statistic", "p_value"]].assign(entropy=entropy, freedom=freedom)
+            tables.append(table.assign(temperature=temperature, scheme=name))
+    return pd.concat(tables, ignore_index=True)
+
+
+@torch.no_grad()
+def entropies(
+    lm: models.LM,
+    prompts: Texts,
+    texts: Texts,
+    temperatures: Sequence[float],
+    batch_size: int = 8,
+) -> Float[np.ndarray, "temperatures texts"]:
+    """The mean entropy of the model's next token over each text, at each temperature, nats."""
+    means = []
+    for batch in in_lists(zip(prompts, texts, strict=True), batch_size):
+        inputs, is_token = divergence.laid_out(lm.model, batch)
+        logits = wide(divergence.logits(lm.model, inputs, is_token.shape[1]))
+        n = is_token.sum(-1)
+        of_batch = torch.zeros(len(temperatures), len(batch))
+        for row, temperature in zip(of_batch, temperatures, strict=True):
+            if temperature:
+                entropy = torch.special.entr((logits / temperature).softmax(-1)).sum(-1)
+                row[:] = (entropy * is_token).sum(-1) / n
+        means.append(of_batch)
+    return torch.cat(means, dim=1).double().numpy()
+
+
+def ratio_of_shares(table: pd.DataFrame, scheme: str, base: str, level: float) -> stats.Estimate:
+    """The share that a scheme detects over the share that another one detects, of the same pairs;
+    without a value where the other one detects nothing.
+    """
+    hits = table.assign(hit=(table["p_value"] <= level).astype(float))
+    hits = hits.pivot(index="text", columns="scheme", values="hit")
+    if not hits[base].any():
+        return stats.Estimate(np.nan, np.nan, np.nan, len(hits))
+    with np.errstate(divide="ignore", invalid="ignore"):  # a draw without a detected text
+        return stats.ratio(hits[scheme], hits[base])
+
+
+def rank_correlation(cool: pd.DataFrame, scheme: str) -> stats.Estimate:
+    """Spearman's, of a text's entropy with its statistic, over all temperatures; a pair's texts
+    stay together.
+    """
+    rows = cool[cool["scheme"] == scheme]
+    both = rows[["entropy", "statistic"]].to_numpy()
+
+    def correlation(rows: np.ndarray) -> float:
+        return spearmanr(*rows.T).statistic
+
+    return stats.interval(both, correlation, cluster=rows["text"], n_resamples=1_000)
+
+
+def draw_freedom(cool: pd.DataFrame, level: float, caption: str) -> Figure:
+    """The share detected by scheme against the mean freedom of the texts of a temperature, kept in
+    the record as ``freedom``.
+    """
+    freedom = cool.groupby(["scheme", "temperature"])["freedom"].mean().reset_index()
+    table = shares(cool, ["scheme", "temperature"], level).merge(freedom)
+    figure = panels(
+        table,
+        "freedom",
+        by="scheme",
+        title="What is left where the model has little choice?",
+        caption=f"{caption}; a point per temperature",
+        at={"level": level},
+        ylim=(-0.02, 1.02),
+        xlabel="freedom: mean entropy of what tokens were drawn from, nats",
+        ylabel=f"share detected at level {level:g}",
+    )
+    return record.save_figure(figure, "freedom")
+
+
+def crossing(
+    cool: pd.DataFrame, scheme: str, rival: str, level: float, n_resamples: int = 1_000
+) -> stats.Estimate:
+    """The freedom (:func:`at_temperatures`) below which a scheme detects more than its rival.
+
+    Per temperature, the mean freedom of the rival's texts and the difference of the shares
+    detected; linear between these points. 0 where the rival detects as much at the lowest one, and
+    the highest one where it nowhere does.
+    """
+    hits = cool.assign(hit=(cool["p_value"] <= level).astype(float))
+    hit = hits.pivot(index="text", columns=["scheme", "temperature"], values="hit")
+    freedom = hits.pivot(index="text", columns=["scheme", "temperature"], values="freedom")
+    n = len(hit[scheme].columns)
+    columns = np.hstack([freedom[rival], hit[scheme] - hit[rival]])
+
+    def first_crossing(rows: np.ndarray) -> float:
+        freedoms, differences = np.split(rows.mean(0), [n])
+        order = np.argsort(freedoms)
+        x = freedoms[order]
+        y = differences[order]
+        below = np.flatnonzero(y <= 0)
+        if not below.size:
+            return float(x[-1])
+        i = below[0]
+        return float(np.interp(0, -y[i - 1 : i + 1], x[i - 1 : i + 1]) if i else 0.0)
+
+    return stats.interval(columns, first_crossing, n_resamples=n_resamples)
+
+
 def one_key(
     lm: models.LM,
     tests: Mapping[str, Scheme],
@@ -267,8 +565,8 @@ def one_key(
     key, share, n`` (texts).
     """
     rows = []
-    for (kind, texts), (name, scheme) in product(human.items(), tests.items()):
-        p = robustness.p_values(lm, scheme, texts.prompts, texts.responses, keys)
+    for (kind, of_kind), (name, scheme) in product(human.items(), tests.items()):
+        p = robustness.p_values(lm, scheme, of_kind.prompts, of_kind.responses, keys)
         columns = {"kind": kind, "scheme": name, "n": len(p)}
         rows += [columns | {"key": i, "share": s} for i, s in enumerate((p <= level).mean(0))]
     return pd.DataFrame(rows)

@@ -10,23 +10,30 @@ and adds to the norm. It also changes the context of every token after it.
 An edit does not know the key, so the level holds over keys.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
 from matplotlib.figure import Figure
-from scipy.stats import binom
+from scipy.stats import binom, norm
+from torch import Tensor
 
-from gaussmark_lib import corrupt, models, score, stats
-from gaussmark_lib.beyond import schemes
+from gaussmark_lib import corrupt, generate, gradients, models, perturb, score, stats
+from gaussmark_lib.beyond import channel, schemes
 from gaussmark_lib.beyond.schemes import GaussMark
 from gaussmark_lib.corrupt import Change
+from gaussmark_lib.engine.blocks import HELD, in_lists
+from gaussmark_lib.engine.decoding import Processor
+from gaussmark_lib.engine.stream import streams
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.weights import PlacedWatermark
 from gaussmark_lib.workbench import (
     record,
     rewrite,  # noqa: F401 - registers edits that need a model
@@ -35,6 +42,7 @@ from gaussmark_lib.workbench.begin import solved
 from gaussmark_lib.workbench.pairs import Pairs, shares
 from gaussmark_lib.workbench.plots.panels import panels
 
+SHARPER = "GaussMark, sharper"
 UNEDITED, LOST = "unedited", "predicted"
 PARTS = {"signal": "signal ⟨ξ, G⟩/σ", "norm": "norm ‖G‖", "psi": "ψ"}
 LEVELS = (0.05, 0.01)
@@ -90,6 +98,88 @@ def candidates(
     return made
 
 
+def texts_by_scheme(
+    lm: models.LM, tried: Mapping[str, Scheme], pairs: Pairs, n_tokens: int, **options
+) -> dict[str, Texts]:
+    """A text of each pair by each scheme, pair i with the same random numbers; options are those of
+    ``generate.sample``.
+
+    Two tests of one mark have the same texts. The schemes write all at once, but for those that
+    write in a way of their own, and those whose noises would be a pair's second ones: a batch has
+    room for one noise per pair.
+    """
+    written: dict[str, Texts] = {}
+    together = []
+    with_noise: dict[Watermark, str] = {}
+    for name, scheme in tried.items():
+        if not isinstance(scheme, GaussMark):
+            if type(scheme).generate is Scheme.generate:
+                together.append(name)
+            else:
+                own = {option: value for option, value in options.items() if option != "batch_size"}
+                written[name] = scheme.generate(
+                    lm.model, pairs.prompts, n_tokens, keys=pairs.keys, **own
+                )
+        elif scheme.wm not in with_noise:
+            if with_noise:
+                [written[name]] = _written_at_once(lm, [scheme], pairs, n_tokens, **options)
+            else:
+                together.append(name)
+            with_noise[scheme.wm] = name
+    schemes = [tried[name] for name in together]
+    if schemes:
+        texts = _written_at_once(lm, schemes, pairs, n_tokens, **options)
+        written.update(zip(together, texts, strict=True))
+    for name, scheme in tried.items():
+        if name not in written:
+            written[name] = written[with_noise[scheme.wm]]
+    return {name: written[name] for name in tried}
+
+
+def _written_at_once(
+    lm: models.LM, schemes: Sequence[Scheme], pairs: Pairs, n_tokens: int, **options
+) -> list[Texts]:
+    is_greedy = options.get("temperature") == 0
+    parts = [
+        scheme.writing(lm.model, pairs.n, pairs.keys, is_greedy=is_greedy) for scheme in schemes
+    ]
+    marks = [mark for part in parts for mark in part.get("marks", [None] * pairs.n)]
+    processors = [part.get("processor") for part in parts]
+    texts = generate.sample(
+        lm.model,
+        pairs.prompts * len(parts),
+        n_tokens,
+        marks=marks if any(marks) else None,
+        processor=_of_parts(processors, pairs.n) if any(processors) else None,
+        rows=[*range(pairs.n)] * len(parts),
+        **options,
+    )
+    return [*in_lists(texts, pairs.n)]
+
+
+def _of_parts(processors: Sequence[Callable | None], n: int) -> Callable[[slice], Processor]:
+    """Rows i·n to (i + 1)·n of all texts belong to processor i, if there is one."""
+
+    def of_batch(rows: slice) -> Processor:
+        of_rows = []
+        for i, processor in enumerate(processors):
+            first = max(rows.start, i * n)
+            end = min(rows.stop, (i + 1) * n)
+            if processor and first < end:
+                inside = slice(first - rows.start, end - rows.start)
+                of_rows.append((inside, processor(slice(first - i * n, end - i * n))))
+
+        def process(ids: Tensor, logits: Tensor) -> Tensor:
+            changed = logits.clone()
+            for inside, process_rows in of_rows:
+                changed[inside] = process_rows(ids[inside], logits[inside])
+            return changed
+
+        return process
+
+    return of_batch
+
+
 def edited(
     lm: models.LM,
     tried: Mapping[str, Scheme],
@@ -104,17 +194,102 @@ def edited(
     ``scheme, edit, fraction, pair, p_value, psi`` (the scheme's statistic), ``norm`` and ``signal``
     (NaN where a scheme has none). Without an edit, the fraction is 0 and the edit ``UNEDITED``.
     """
-    tables = []
     every = {UNEDITED: unedited, **changes}
     strengths = [(UNEDITED, 0.0), *product(changes, fractions)]
-    for (name, scheme), (edit, fraction) in product(tried.items(), strengths):
-        x, y = every[edit](pairs.prompts, texts[name], fraction, seed)
-        table = scheme.score(lm.model, x, y, pairs.keys)
-        norm = table.get("grad_norm", np.nan)
-        columns = {"scheme": name, "edit": edit, "fraction": fraction, "pair": range(pairs.n)}
-        columns |= {"p_value": table["p_value"], "psi": table["statistic"]}
-        tables.append(pd.DataFrame(columns).assign(norm=norm, signal=table["statistic"] * norm))
-    return pd.concat(tables, ignore_index=True)
+    tables = {}
+    for names in _with_common_texts(tried, texts):
+        versions = [
+            every[edit](pairs.prompts, texts[names[0]], fraction, seed)
+            for edit, fraction in strengths
+        ]
+        # text after text, so that what belongs to a key is made once
+        prompts = [x[i] for i in range(pairs.n) for x, _ in versions]
+        responses = [y[i] for i in range(pairs.n) for _, y in versions]
+        owner = [i for i in range(pairs.n) for _ in versions]
+        schemes = [tried[name] for name in names]
+        found = under_own_keys(lm, schemes, pairs.keys, prompts, responses, owner)
+        tables.update(zip(names, found, strict=True))
+    rows = []
+    for name in tried:
+        table = tables[name]
+        size = table.get("grad_norm", np.nan)
+        statistic = table["statistic"]
+        pair, version = np.divmod(table["text"].to_numpy(), len(strengths))
+        edit, fraction = zip(*(strengths[number] for number in version), strict=True)
+        columns = {"scheme": name, "edit": edit, "fraction": fraction, "pair": pair}
+        columns |= {"p_value": table["p_value"], "psi": statistic, "norm": size}
+        of_scheme = pd.DataFrame(columns).assign(signal=statistic * size)
+        rows.append(of_scheme.iloc[np.lexsort([pair, version])])  # version by version
+    return pd.concat(rows, ignore_index=True)
+
+
+def _with_common_texts(tried: Mapping[str, Scheme], texts: Mapping[str, Texts]) -> list[list[str]]:
+    """The names of the schemes; those together that test the same texts along the gradient of one
+    weight.
+    """
+    groups: list[list[str]] = []
+    for name, scheme in tried.items():
+        for names in groups:
+            first = tried[names[0]]
+            are_gradients = isinstance(scheme, GaussMark) and isinstance(first, GaussMark)
+            if are_gradients and first.wm == scheme.wm and texts[names[0]] == texts[name]:
+                names.append(name)
+                break
+        else:
+            groups.append([name])
+    return groups
+
+
+def under_own_keys(
+    lm: models.LM,
+    schemes: Sequence[Scheme],
+    keys: Sequence[Key],
+    prompts: Texts,
+    responses: Texts,
+    owner: Sequence[int],
+    lengths: Sequence[int] | None = None,
+) -> list[pd.DataFrame]:
+    """Each scheme's test of every text under the key ``keys[owner[i]]``: a table per scheme, as
+    ``Scheme.score`` has it. Several schemes are ``GaussMark`` on one weight; they share each text's
+    forward pass, and each key's noise is drawn once. Only these take ``lengths``.
+    """
+    first = schemes[0]
+    if not isinstance(first, GaussMark):
+        own = [keys[i] for i in owner]
+        return [first.score(lm.model, prompts, responses, own)]
+    wm, keys = perturb.ready(lm.model, first.wm, keys)
+    noise_of = held_noises(wm, keys)
+    weighings = [channel.weights(lm.model, scheme.edited) for scheme in schemes]
+    settings = {"token_weights": weighings, "lengths": lengths, "dtype": first.dtype}
+    rows: list[list[tuple]] = [[] for _ in schemes]
+    each = gradients.gradients(lm.model, prompts, responses, first.wm, **settings)
+    for of_text in in_lists(each, len(schemes)):
+        for of_scheme, gradient in zip(rows, of_text, strict=True):
+            psi = along_noise(gradient, noise_of(owner[gradient.text]))
+            of_scheme.append((gradient.text, gradient.n_tokens, psi, gradient.norm))
+    return [_table(of_scheme) for of_scheme in rows]
+
+
+def held_noises(wm: PlacedWatermark, keys: Sequence[Key]) -> Callable[[int], Float[Tensor, " d"]]:
+    """A function of i: ξ/σ of ``keys[i]``, flat, on the model's device. It keeps the noises that
+    were used last, as many as ``HELD`` bytes have room for.
+    """
+    n_held = max(4, HELD // (4 * wm.d))
+    return lru_cache(n_held)(lambda i: streams([keys[i]], wm.d, 1.0, wm.model.device)[0])
+
+
+def along_noise(gradient: gradients.TextGradient, z: Float[Tensor, " d"]) -> float:
+    """ψ = ⟨z, u⟩ of a text's direction u; P is in u already."""
+    u = gradient.unit()
+    return torch.dot(u, z.to(u)).item()
+
+
+def _table(rows: Sequence[tuple]) -> pd.DataFrame:
+    """Of texts with their ψ and ‖G‖, with p-values, in the order of texts and lengths."""
+    table = pd.DataFrame(rows, columns=["text", "n_tokens", "statistic", "grad_norm"])
+    psi = table["statistic"].to_numpy()
+    table = table.assign(p_value=norm.sf(psi), log10_p=norm.logsf(psi) / np.log(10))
+    return table.sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
 
 
 def with_start(table: pd.DataFrame) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_experiments.layer_sigma_sweep import matrix_kind
-from gaussmark_experiments.robustness import UNEDITED, unedited
+from gaussmark_experiments.robustness import UNEDITED, along_noise, held_noises, unedited
 from gaussmark_lib import divergence, generate, gradients, likelihood, models, perturb, score, stats
 from gaussmark_lib.beyond import channel, largest
 from gaussmark_lib.beyond.attacks import learning
@@ -81,10 +81,11 @@ def along(
     kind, psi, cosine`` (with G) and ``forecast``, the mean that the text promises.
     """
     rows = []
+    noise_of = held_noises(wm.on(lm.model), pairs.keys)
     for one in gradients.gradients(lm.model, pairs.prompts, texts, wm, dtype=dtype):
         made = [replace(one, parts=[make(one.G)]) for make in named.values()]
         cosines = [direction.cosine(one) for direction in made]
-        for kind, psi in zip((OWN, WRONG), _psi(lm, pairs, wm, made), strict=True):
+        for kind, psi in zip((OWN, WRONG), _psi(noise_of, pairs.n, made), strict=True):
             most = wm.sigma * one.norm if kind == OWN else 0.0
             rows += [
                 (name, one.text, kind, value, cosine, most * cosine)
@@ -95,11 +96,13 @@ def along(
 
 
 def _psi(
-    lm: models.LM, pairs: Pairs, wm: Watermark, of_text: Sequence[gradients.TextGradient]
+    noise_of: Callable[[int], Tensor], n: int, of_text: Sequence[gradients.TextGradient]
 ) -> Float[np.ndarray, "two directions"]:
-    """ψ in each direction of one text, under its own key and under the next pair's."""
+    """ψ in each direction of one of n texts, under its own key and under the next pair's."""
     i = of_text[0].text
-    return score.psi(of_text, wm.on(lm.model), [pairs.keys[i], pairs.keys[(i + 1) % pairs.n]]).T
+    return np.array(
+        [[along_noise(one, noise_of(key)) for one in of_text] for key in (i, (i + 1) % n)]
+    )
 
 
 def after_edits(
@@ -118,6 +121,7 @@ def after_edits(
     of each fraction, and the sharper one of what ``channel.cleaned`` leaves of it: ``test, edit``
     (as :func:`named_edit` has it), ``pair, kind, psi, p_value``.
     """
+    noise_of = held_noises(wm.on(lm.model), pairs.keys)
     sharper_weights = channel.weights(lm.model, edited)
     weighings = [channel.weights(lm.model, 0.0), sharper_weights]
     rows = []
@@ -128,7 +132,7 @@ def after_edits(
         x, y = change(pairs.prompts, texts, f, seed)
         each = gradients.gradients(lm.model, x, y, wm, token_weights=weighings, dtype=dtype)
         for both in in_lists(each, 2):
-            for kind, psi in zip((OWN, WRONG), _psi(lm, pairs, wm, both), strict=True):
+            for kind, psi in zip((OWN, WRONG), _psi(noise_of, pairs.n, both), strict=True):
                 psis = [*psi, largest.psi_of_largest(both, psi)]
                 rows += [
                     (test, edit, both[0].text, kind, psi_of_test, norm.sf(psi_of_test))
@@ -137,7 +141,7 @@ def after_edits(
         y = channel.cleaned(lm.model, x, y, edited)
         each = gradients.gradients(lm.model, x, y, wm, token_weights=sharper_weights, dtype=dtype)
         for gradient in each:
-            for kind, [psi] in zip((OWN, WRONG), _psi(lm, pairs, wm, [gradient]), strict=True):
+            for kind, [psi] in zip((OWN, WRONG), _psi(noise_of, pairs.n, [gradient]), strict=True):
                 rows.append((CLEANED, edit, gradient.text, kind, psi, norm.sf(psi)))
     return pd.DataFrame(rows, columns=["test", "edit", "pair", "kind", "psi", "p_value"])
 

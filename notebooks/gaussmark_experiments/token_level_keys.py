@@ -93,17 +93,32 @@ def measure(
         ``change, kind, scheme, text, n_tokens, p_value``, a row per text and test; and the Γ_k:
         ``change, kind`` and the columns of ``token_keys.per_token``.
     """
-    tables, gammas = [], []
     cells = [(change, OWN, one_key, token_level) for change in edits]
-    for change, kind, ours, theirs in [*cells, (UNEDITED, PLAIN, plain, plain)]:
-        x, y = edits[change](pairs.prompts, ours)
-        once = score.score(model, x, y, wm, pairs.keys, dtype=dtype, paired=True)
-        each = token_keys.per_token(model, *edits[change](pairs.prompts, theirs), wm, pairs.keys)
-        both = pd.concat([once.assign(scheme=ONE), tests(each, alpha_0)])
+    cells += [(UNEDITED, PLAIN, plain, plain)]
+    # all at once: a token's noise is drawn once for all versions of the texts of its key
+    ours = [edits[change](pairs.prompts, texts) for change, _, texts, _ in cells]
+    theirs = [edits[change](pairs.prompts, texts) for change, _, _, texts in cells]
+    keys = pairs.keys * len(cells)
+    once = score.score(model, *_joined(ours), wm, keys, dtype=dtype, paired=True)
+    each = token_keys.per_token(model, *_joined(theirs), wm, keys)
+    tables, gammas = [], []
+    for number, (change, kind, _, _) in enumerate(cells):
+        of_once, of_each = (
+            table[table["text"] // pairs.n == number].assign(text=table["text"] % pairs.n)
+            for table in (once, each)
+        )
+        both = pd.concat([of_once.assign(scheme=ONE), tests(of_each, alpha_0)])
         tables.append(both.assign(change=change, kind=kind))
-        gammas.append(each.assign(change=change, kind=kind))
+        gammas.append(of_each.assign(change=change, kind=kind))
     columns = ["change", "kind", "scheme", "text", "n_tokens", "p_value"]
     return pd.concat(tables, ignore_index=True)[columns], pd.concat(gammas, ignore_index=True)
+
+
+def _joined(several: Sequence[corrupt.Pairs]) -> corrupt.Pairs:
+    """The prompts and the responses of several lists of pairs, one list after the other."""
+    prompts = [x for of_list, _ in several for x in of_list]
+    responses = [y for _, of_list in several for y in of_list]
+    return prompts, responses
 
 
 def difference(table: pd.DataFrame, scheme: str, base: str, level: float) -> stats.Estimate:

@@ -3,7 +3,9 @@ tail.
 """
 
 import hmac
+from copy import copy
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -77,6 +79,35 @@ def test_text_is_that_of_transformers_processor_with_our_random_numbers(model):
     assert responses != generate.sample(model, PROMPTS, 8, seed=5)
 
 
+@pytest.mark.parametrize("vocabulary", [tiny_models.VOCAB, 49_152])
+def test_rows_under_several_keys_are_transformers_processors_bit_for_bit(model, vocabulary):
+    """Also for the vocabulary of SmolLM2, and for ids that repeat."""
+    logits = torch.from_numpy(np.random.default_rng(0).normal(size=(4, vocabulary))).float()
+    ids = torch.tensor([[1, 7], [2, 7], [3, 0], [4, vocabulary - 1]])
+    keys = [Key.from_seed(i) for i in (1, 2, 3, 1)]
+    config = copy(model.config)
+    config.vocab_size = vocabulary
+    sized = SimpleNamespace(config=config, device=torch.device("cpu"))
+    raised = SCHEME.processor_of_rows(sized, keys)(ids, logits)
+    for i, key in enumerate(keys):
+        theirs = WatermarkLogitsProcessor(vocabulary, "cpu", **KGW(2.0, key).config.to_dict())
+        assert torch.equal(raised[i : i + 1], theirs(ids[i : i + 1], logits[i : i + 1]))
+        list_of_row = theirs._get_greenlist_ids(ids[i])
+        [ours] = SCHEME.green_ids(sized, [(KGW(2.0, key).hashing_key, int(ids[i, -1]))])
+        assert torch.equal(ours, list_of_row)
+
+
+def test_green_pairs_are_those_of_the_lists_one_at_a_time(model, monkeypatch):
+    monkeypatch.setattr(kgw, "LISTS", 3)  # several blocks, and a rest
+    rng = np.random.default_rng(1)
+    pairs = {tuple(pair) for pair in rng.integers(1, tiny_models.VOCAB, (60, 2)).tolist()}
+    green = SCHEME.green_pairs(model, SCHEME.hashing_key, pairs)
+    assert green == {
+        (before, token) for before, token in pairs if token in SCHEME.greens(model, before)
+    }
+    assert 0 < len(green) < len(pairs)
+
+
 def test_the_bias_comes_after_temperature_and_top_p(model):
     """As in transformers, where a watermark is the last of the processors."""
     [text] = SCHEME.generate(model, PROMPTS[:1], 8, temperature=0.5, top_p=0.8, seed=5)
@@ -142,7 +173,7 @@ def test_a_text_without_a_pair_is_named(model, response):
 
 
 def test_a_green_list_of_no_token_is_refused(model):
-    with pytest.raises(InvalidWatermarkError, match=r"0\.001 of 97 tokens is none"):
+    with pytest.raises(InvalidWatermarkError, match=r"0\.001 of 97 tokens is less than one token"):
         KGW(1.0, SCHEME.key, green_share=0.001).generate(model, PROMPTS, 2)
 
 

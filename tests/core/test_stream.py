@@ -125,3 +125,12 @@ def test_a_gpu_without_room_shows_no_secret(monkeypatch, step):
 def test_different_seeds_give_different_numbers():
     seeds = (0, 1, 2, 2**64, 2**64 + 1, 2**127, 2**128 - 1)
     assert len({standard_normal(seed, 1)[0] for seed in seeds}) == len(seeds)
+
+
+@pytest.mark.parametrize("n", [1, 4, 10])
+def test_the_bits_of_several_streams_are_numpys(n):
+    seeds = [0, 1, (1 << 127) + 12_345]
+    bits = philox.bits(seeds, n, torch.device("cpu"))
+    for row, seed in zip(bits, seeds, strict=True):
+        expected = np.random.Philox(key=seed).random_raw(n)
+        assert row.numpy().view(np.uint64).tolist() == expected.tolist()

@@ -1,16 +1,18 @@
-"""Directions u = G/‖G‖ as they are kept: the d = d_out·d_in float32 numbers of u, or for a wide
-weight its terms.
+"""Stored directions u = G/‖G‖: the d = d_out·d_in float32 numbers of u, or its terms if the weight
+is wide.
 
-A text of n positions has u = Σ_s g_s a_sᵀ, with n (d_out + d_in) numbers: in an 8-billion-parameter
-model's widest matrix, a text of 200 tokens takes a sixteenth of d. Inner products need no u:
+A text of n positions has u = Σ_s g_s a_sᵀ, and its terms g_s and a_s are n (d_out + d_in) numbers.
+In the widest matrix of an 8-billion-parameter model, a text of 200 tokens takes a sixteenth of d.
+Inner products do not need u itself:
 
     ⟨u_i, u_j⟩ = Σ_st (g_s·g_t)(a_s·a_t)
 
-The size of the weight decides which of both is kept, for all its texts. Inner products of
-directions are float64 sums over the numbers that are kept.
+The size of the weight decides which form is stored, for all texts of the weight. Inner products of
+directions are float64 sums over the stored numbers.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 import torch
@@ -22,40 +24,51 @@ from gaussmark_lib.gradients import TextGradient
 
 Direction = Float[Tensor, " d"] | Factors
 
-SMALL = 1 << 20  # numbers of a weight: up to here u itself is kept, of which 2 GiB hold 500
-BLOCK = 64  # directions for which memory is asked together
+SMALL = 1 << 20  # numbers of a weight: up to here u itself is stored, and 2 GiB hold 500 of them
+BLOCK = 64  # directions per allocation of memory
 WIDTH = 1 << 14  # columns that are widened to float64 at a time
 
 
 def form(G: Factors) -> Float[Tensor, "d_out d_in"] | Factors:
-    """G as the gradients' readers are to give it: its terms in a wide weight, or itself."""
-    if G.g.shape[1] * G.a.shape[1] <= SMALL:
+    """Return G in the form that is stored: its terms if the weight is wide, else the matrix."""
+    d_out = G.g.shape[1]
+    d_in = G.a.shape[1]
+    if d_out * d_in <= SMALL:
         return G.matrix()
     nonzero = G.g.any(1)  # the prompt's first positions have no slope
     return Factors(G.g[nonzero], G.a[nonzero])
 
 
 def kept(gradient: TextGradient) -> Direction:
-    """u = G/‖G‖ as it is stored: float32, on the model's device where that has float64.
-    DegenerateScoreError if G is zero or not finite.
+    """Return u = G/‖G‖ in float32, on the model's device if the device has float64.
+
+    Raises:
+        DegenerateScoreError: if G is zero or not finite.
     """
     if not isinstance(gradient.parts[0], Factors):
-        return _where_float64_is(gradient.unit().float())
+        unit = gradient.unit().float()
+        return _where_float64_is(unit)
     g, a = gradient.parts[0]
-    return Factors(*(_where_float64_is(part.float()) for part in (g / gradient.norm, a)))
+    unit_g = g / gradient.norm  # the length stands in g alone
+    return Factors(
+        g=_where_float64_is(unit_g.float()),
+        a=_where_float64_is(a.float()),
+    )
 
 
 def n_bytes(u: Direction) -> int:
-    return 4 * sum(part.numel() for part in parts(u))
+    """Return the size of a stored direction."""
+    n_numbers = sum(part.numel() for part in parts(u))
+    return 4 * n_numbers  # float32
 
 
 def parts(u: Direction) -> list[Tensor]:
-    """The tensors that make up a direction."""
+    """Return the tensors that make up a direction."""
     return list(u) if isinstance(u, Factors) else [u]
 
 
 def inner(rows: Float[Tensor, "n d"], others: Float[Tensor, "b d"]) -> Float[np.ndarray, "n b"]:
-    """⟨row, other⟩ of all pairs, in float64."""
+    """Return ⟨row, other⟩ of all pairs, in float64."""
     total = torch.zeros(len(rows), len(others), dtype=torch.float64, device=rows.device)
     others = others.to(rows.device)
     for start in range(0, rows.shape[1], WIDTH):
@@ -65,23 +78,31 @@ def inner(rows: Float[Tensor, "n d"], others: Float[Tensor, "b d"]) -> Float[np.
 
 
 def square(u: Direction) -> float:
-    """⟨u, u⟩ in float64: 1 but for rounding."""
-    return u.inner(u) if isinstance(u, Factors) else inner(u[None], u[None]).item()
+    """Return ⟨u, u⟩ in float64, which is 1 up to rounding."""
+    if isinstance(u, Factors):
+        return u.inner(u)
+    row = u[None]  # (1, d)
+    return inner(row, row).item()
 
 
 class Directions:
     """The directions of texts, in their order."""
 
     def __init__(self) -> None:
-        self.n = self.n_bytes = 0
+        self.n = 0
+        self.n_bytes = 0
+        # One of the two lists stays empty, as the weight's size says.
         self._terms: list[Factors] = []
         self._blocks: list[Float[Tensor, "block d"]] = []
 
     def __iter__(self) -> Iterator[Direction]:
+        if self._terms:
+            return iter(self._terms)
         rows = (row for block in self._blocks for row in block)
-        return (u for u, _ in zip(self._terms or rows, range(self.n), strict=False))
+        return islice(rows, self.n)  # the last block may have free rows
 
     def add(self, u: Direction) -> None:
+        """Append a direction."""
         if isinstance(u, Factors):
             self._terms.append(u)
         else:
@@ -89,19 +110,24 @@ class Directions:
             if block == len(self._blocks):
                 self._blocks.append(u.new_empty(BLOCK, len(u)))
             self._blocks[block][row] = u
-        self.n, self.n_bytes = self.n + 1, self.n_bytes + n_bytes(u)
+        self.n += 1
+        self.n_bytes += n_bytes(u)
 
     def inner(self, u: Direction) -> Float[np.ndarray, " n"]:
-        """⟨u_i, u⟩ of each."""
+        """Return ⟨u_i, u⟩ for all stored u_i."""
         if isinstance(u, Factors):
             return np.array([term.inner(u) for term in self._terms], dtype=float)
-        products = [inner(block, u[None])[:, 0] for block in self._blocks]
-        return np.concatenate([np.zeros(0), *products])[: self.n]
+        products = [np.zeros(0)]  # NumPy cannot concatenate an empty list
+        for block in self._blocks:
+            products.append(inner(block, u[None])[:, 0])
+        return np.concatenate(products)[: self.n]
 
     def to(self, device: torch.device) -> None:
+        """Move all directions to a device."""
         self._blocks = [block.to(device) for block in self._blocks]
         self._terms = [Factors(g.to(device), a.to(device)) for g, a in self._terms]
 
 
 def _where_float64_is(numbers: Tensor) -> Tensor:
-    return numbers.cpu() if numbers.device.type == "mps" else numbers
+    has_float64 = numbers.device.type != "mps"
+    return numbers if has_float64 else numbers.cpu()

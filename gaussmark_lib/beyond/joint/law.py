@@ -5,33 +5,35 @@ With k_i the vector of ⟨u_i, u_j⟩ over the earlier texts j < i and K_{<i} th
 
     r_i = (ψ_i − k_iᵀK_{<i}⁻¹ψ_{<i}) / s_i,   s_i² = ⟨u_i, u_i⟩ − k_iᵀK_{<i}⁻¹k_i
 
-and s_i ∈ [0, 1] its *residual*: the length of the part of u_i that lies outside the span of the
-earlier ones. In the factor K = LLᵀ, row i of L is (l_i, s_i) with l_i = L_{<i}⁻¹k_i, and r = L⁻¹ψ:
-one triangular solve a text.
+and s_i ∈ [0, 1] is its *residual*: the length of the part of u_i outside the span of the earlier
+directions. In the factor K = LLᵀ, row i of L is (l_i, s_i) with l_i = L_{<i}⁻¹k_i, and r = L⁻¹ψ:
+one triangular solve per text.
 
 **Proposition 1 (one key, exactly).** For texts that do not depend on z, the innovations are
-independent N(0, 1) over the draw of the one z. *Proof.* r_i = ⟨z, v_i⟩ with v_i = (u_i − projection
-of u_i on span(u_1 … u_{i−1}))/s_i, which are orthonormal; the coordinates of z ~ N(0, I) in an
-orthonormal system are independent N(0, 1). ∎ So the false alarms at level α among n texts are
-Binomial(n, α), for any kinds of text.
+independent N(0, 1) over the draw of the single z. *Proof.* r_i = ⟨z, v_i⟩ with v_i = (u_i −
+projection of u_i on span(u_1 … u_{i−1}))/s_i. The v_i are orthonormal, and the coordinates of
+z ~ N(0, I) in an orthonormal system are independent N(0, 1). ∎ So the number of false alarms at
+level α among n texts is Binomial(n, α), for any kinds of text.
 
-**Proposition 2 (asking does not help).** Let text i be any function of ψ_1 … ψ_{i−1}, of the
-earlier texts and of randomness that is independent of z. Then r_i is N(0, 1) given all of them, so
-that all r_i are independent N(0, 1). *Proof.* By induction, the history is a function of r_1 …
-r_{i−1} and of that randomness, where r_j = ⟨z, v_j⟩ and v_j is a function of the history before j.
-Given the history, z is normal outside span(v_1 … v_{i−1}), as it was at first: an independent
-coordinate for each direction there. Text i, and so v_i, is fixed given the history, and orthogonal
-to that span. So r_i is one of those coordinates. ∎ It needs *every* number ever answered with the
-key to be a function of the r_j in the memory, and a text that carries no trace of z otherwise: the
-asker holds no marked text. So a text with a residual that counts as none is answered with l_iᵀr,
-which the memory knows, and not with its ψ: the difference of two answers, divided by a small
-residual, would give ⟨z, v⟩ in a direction v that nobody remembers.
+**Proposition 2 (queries do not help).** Let text i be any function of ψ_1 … ψ_{i−1}, of the earlier
+texts and of randomness that is independent of z. Then r_i is N(0, 1) given all of these, so that
+all r_i are independent N(0, 1). *Proof.* By induction, the history is a function of r_1 … r_{i−1}
+and of that randomness, where r_j = ⟨z, v_j⟩ and v_j is a function of the history before j. Given
+the history, z is still N(0, I) outside span(v_1 … v_{i−1}), with an independent coordinate for each
+direction there. Text i, and so v_i, is fixed given the history, and v_i is orthogonal to that span.
+So r_i is such a coordinate. ∎
 
-Inner products of directions are float64 sums over the float32 numbers that are stored
-(``directions``), and ψ's own rounding is far below ``NOTHING_NEW``.
+Proposition 2 has two conditions. *Every* number ever answered with the key is a function of the r_j
+in the memory. And a text carries no other trace of z: the user holds no watermarked text. A text
+with a negligible residual is therefore answered with l_iᵀr, which the memory knows, and not with
+its ψ. Otherwise the difference of two answers, divided by a small residual, would give ⟨z, v⟩ in a
+direction v that is not in the memory.
 
-The same law gives the chance of any false alarm in a batch (``family``): Bonferroni and Šidák treat
-the texts as independent, and Fisher's sum of logarithms is wrong where they are not.
+Inner products of directions are float64 sums over the stored float32 numbers (``directions``). The
+rounding error of ψ is far below ``NOTHING_NEW``.
+
+The same law gives the probability of any false alarm in a batch (``family``). Bonferroni and Šidák
+treat the texts as independent, and Fisher's sum of logarithms is wrong if they are not.
 """
 
 import numpy as np
@@ -39,28 +41,31 @@ from jaxtyping import Float
 from scipy.linalg import solve_triangular
 
 AT_A_TIME = 1 << 22  # simulated numbers
-NOTHING_NEW = 1e-3  # a residual up to here is none: float32 vectors know their direction to 1e-6
+NOTHING_NEW = 1e-3  # a residual up to here counts as 0: float32 fixes a direction to 1e-6
 
 
 class Factor:
-    """The Cholesky factor of a Gram matrix that grows by a row at a time, float64."""
+    """The Cholesky factor of a Gram matrix that grows by one row at a time, in float64."""
 
     def __init__(self) -> None:
         self.rows = np.zeros((0, 0))  # L, lower triangular
 
     @property
     def n(self) -> int:
+        """Return the number of rows."""
         return len(self.rows)
 
     def coordinates(self, k: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """L⁻¹k: a direction in the orthonormal system of the earlier ones, from its inner products
-        with them.
+        """Return L⁻¹k, the coordinates of a direction in the orthonormal system of the earlier
+        directions, given its inner products with them.
         """
-        return solve_triangular(self.rows, k, lower=True, check_finite=False) if self.n else k
+        if self.n == 0:
+            return k  # SciPy refuses an empty system
+        return solve_triangular(self.rows, k, lower=True, check_finite=False)
 
     def append(self, coordinates: Float[np.ndarray, " n"], residual: float) -> None:
-        """One row more: L gets (l, s)."""
-        rows = np.pad(self.rows, (0, 1))
+        """Append the row (l, s) to L."""
+        rows = np.pad(self.rows, (0, 1))  # a row and a column of zeros
         rows[-1] = [*coordinates, residual]
         self.rows = rows
 
@@ -68,13 +73,18 @@ class Factor:
 def innovations(
     psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]
 ) -> tuple[Float[np.ndarray, "keys n"], Float[np.ndarray, " n"]]:
-    """r of all texts under many keys at once, in the order of K, NaN where nothing is new; and the
-    texts' residuals, 0 there.
+    """Return the innovations of all texts under many keys, and the texts' residuals.
+
+    Both are in the order of K. A text without anything new has the innovation NaN and residual 0.
     """
-    factor, new, r, residuals = Factor(), [], np.full(psi.shape, np.nan), np.zeros(len(K))
+    factor = Factor()
+    new = []  # texts with a residual, which are the rows of the factor
+    r = np.full(psi.shape, np.nan)
+    residuals = np.zeros(len(K))
     for i in range(len(K)):
         coordinates = factor.coordinates(K[i, new])
-        residual = np.sqrt(max(K[i, i] - coordinates @ coordinates, 0.0))
+        square = K[i, i] - coordinates @ coordinates
+        residual = np.sqrt(max(square, 0.0))  # rounding may take the square below 0
         if residual > NOTHING_NEW:
             r[:, i] = (psi[:, i] - r[:, new] @ coordinates) / residual
             residuals[i] = residual
@@ -90,23 +100,29 @@ def family(
     n: int = 9_999,
     seed: int = 0,
 ) -> Float[np.ndarray, "*texts"]:
-    """Family-wise p-values: the chance that the largest ψ of a batch is at least this one, if no
-    text carries the key.
+    """Return family-wise p-values: the probability that the largest ψ of a batch is at least ψ, if
+    no text carries the key.
 
         p = (1 + #{b : max_j X_j^(b) ≥ ψ}) / (1 + n),   X^(b) ~ N(0, K),   b = 1 … n
 
-    Rejecting all p ≤ α raises any false alarm with probability at most α, exactly so whatever n;
-    the least p of a batch is the batch's own.
+    Rejecting all p ≤ α raises any false alarm with probability at most α, exactly, whatever n is.
+    The smallest p of a batch is the p-value of the whole batch.
     """
     simulated = greatest(K, n, seed)
-    return (1 + n - np.searchsorted(simulated, psi, side="left")) / (1 + n)
+    n_below = np.searchsorted(simulated, psi, side="left")
+    return (1 + n - n_below) / (1 + n)
 
 
 def greatest(K: Float[np.ndarray, "texts texts"], n: int, seed: int) -> Float[np.ndarray, " n"]:
-    """max_j X_j of n simulations of X ~ N(0, K), in ascending order."""
+    """Return max_j X_j of n simulations of X ~ N(0, K), in ascending order."""
     values, vectors = np.linalg.eigh(K)  # K may be singular
     root = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T  # rootᵀ root = K
     rng = np.random.default_rng(seed)
-    sizes = np.diff([*range(0, n, max(1, AT_A_TIME // len(K))), n])
-    parts = [(rng.standard_normal((size, len(K))) @ root).max(1) for size in sizes]
-    return np.sort(np.concatenate(parts))
+    n_at_a_time = max(1, AT_A_TIME // len(K))
+    maxima = []
+    for start in range(0, n, n_at_a_time):
+        n_simulations = min(n_at_a_time, n - start)
+        normals = rng.standard_normal((n_simulations, len(K)))
+        X = normals @ root  # (simulations, texts)
+        maxima.append(X.max(1))
+    return np.sort(np.concatenate(maxima))

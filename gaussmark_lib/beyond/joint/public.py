@@ -1,30 +1,41 @@
-"""The rule of a detector that answers strangers, and its state: yes or no, never a number; nothing
-is inherited but the answer to the very same text; questions are counted.
+"""The rule of a detector for untrusted users, and its state.
 
-Texts that share runs of three tokens are one *neighbourhood*: a text joins every neighbourhood with
-a text of which it shares at least a fifth of the runs of the shorter of both, and else begins a new
-one. Neighbourhoods are never merged. The j-th question of a neighbourhood is tested by plain ψ at
+The detector answers yes or no, never with a number. It counts the queries about similar texts, and
+repeats its answer only for the very same text.
+
+Texts that share runs of three tokens form a *neighbourhood*. Two texts are neighbours if they share
+at least a fifth of the runs of the shorter text. A text joins every neighbourhood that holds a
+neighbour of it, and begins a new neighbourhood if there is none. Neighbourhoods are never merged.
+The j-th query of a neighbourhood is tested by plain ψ at the level
 
     α_j = α (1/√j − 1/√(j + 1)),   Σ_j α_j = α
 
-and a text of several neighbourhoods counts in each, and is tested at the smallest of their α_j.
+A text in several neighbourhoods counts in each of them, and is tested at the smallest of their α_j.
 
-**Proposition 4 (no given text is framed).** A text with its prompt, chosen without the key, is
-called detected with probability at most α_1 over keys, whoever asked what before. *Proof.* Its ψ is
-N(0, 1) and no question moves it; whatever its j, it is detected only if p ≤ α_j ≤ α_1. ∎
+**Proposition 4 (no given text is framed).** A text and its prompt that were chosen without the key
+are called detected with probability at most α_1 over keys, whatever was asked before. *Proof.* The
+text's ψ is N(0, 1), and no query changes it. Whatever its j, it is detected only if p ≤ α_j ≤ α_1.
+∎
 
-**Proposition 5 (until the first yes).** Somebody asks by any strategy and holds nothing that
+**Proposition 5 (until the first yes).** A user queries by any strategy and holds nothing that
 depends on the key. The first "yes" falls in a given neighbourhood with probability at most α.
-*Proof.* As long as all answers were "no", the next text is a function of the asker's own coins. So
-the texts of that path, and their j, are fixed before the key is looked at; text i of it has p ≤ α_i
-with probability at most α_i, and those of one neighbourhood add up to α at most. ∎ Over m
-neighbourhoods it is mα. After a "yes", answers say something of ξ, as marked texts do: then this is
-no theorem, and the first one still is.
+*Proof.* As long as all answers were "no", the next text is a function of the user's own random
+numbers. So the texts of that path, and their j, do not depend on the key. Its text i has p ≤ α_i
+with probability at most α_i, and the levels of one neighbourhood add up to at most α. ∎ Over m
+neighbourhoods the bound is mα. After a "yes", answers reveal something about ξ, as watermarked
+texts do. Then Proposition 5 no longer holds, but Proposition 4 does.
 
-Why 1/√j: of all α (j^−s − (j + 1)^−s), the 21st question gets most at s = .33. There s = 1/2 gives
-it 90% of that, and the first question .29 α in place of .20 α; s = 1, which is α/(j(j + 1)), gives
-the first .5 α and the 21st .0022 α in place of .0050 α. At α = .05 a marked text of mean ψ 5 is
-detected with probability .998 as the first question and .936 as the 21st (s = 1: .999, .903).
+Why 1/√j: among all α (j^−s − (j + 1)^−s), s = .33 gives the 21st query the highest level.
+
+=====  ===================  ======================  ================================
+s      level of the first   level of the 21st       power at α = .05, mean ψ 5
+=====  ===================  ======================  ================================
+.33    .20 α                largest                 –
+1/2    .29 α                .0050 α (90% of that)   .998 first query, .936 21st query
+1      .5 α                 .0022 α                 .999 first query, .903 21st query
+=====  ===================  ======================  ================================
+
+With s = 1 the levels are α/(j(j + 1)).
 """
 
 import json
@@ -43,13 +54,14 @@ from gaussmark_lib import files
 from gaussmark_lib.beyond.joint import state
 from gaussmark_lib.errors import GaussMarkError, KeyFileError, require_between
 
-SHARED = 1 / 5  # of the shorter text's different runs: two in five tokens exchanged at random
-KIND, FORMAT = 0x474D7075, 1  # what SQLite calls a file's application and its user version
+SHARED = 1 / 5  # of the shorter text's distinct runs: what is left if 2 of 5 tokens are replaced
+KIND = 0x474D7075  # SQLite's application_id of the file
+FORMAT = 1  # its user_version
 RULE = "neighbours share 1 run in 5; question j has the share 1/sqrt(j) - 1/sqrt(j + 1) of level"
 RUN = 3  # tokens
-_MIX = np.array(
-    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64
-)  # odd 64-bit constants
+# Odd 64-bit constants for hashing.
+_MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64)
+# A run is a hash; a question, the number of a text; a neighbourhood, the number of its first text.
 TABLES = """
 CREATE TABLE about (json TEXT);
 CREATE TABLE questions (id INTEGER PRIMARY KEY, text TEXT UNIQUE, n_runs INTEGER, yes INTEGER);
@@ -59,6 +71,7 @@ CREATE TABLE members (
 ) WITHOUT ROWID;
 CREATE INDEX of_question ON members (question)
 """
+# The neighbourhoods that a text with these runs joins, and how many texts each of them has.
 NEIGHBOURHOODS = """
 SELECT neighbourhood, COUNT(*) FROM members WHERE neighbourhood IN (
     SELECT neighbourhood FROM members WHERE question IN (
@@ -71,53 +84,62 @@ SELECT neighbourhood, COUNT(*) FROM members WHERE neighbourhood IN (
 
 
 def level_of(question: int, level: float) -> float:
-    """α_j of the j-th question of a neighbourhood."""
-    root, following = question**0.5, (question + 1) ** 0.5
+    """Return α_j of the j-th query of a neighbourhood."""
+    # 1/√j − 1/√(j + 1) as a quotient without a difference, which is exact for any j
+    root = question**0.5
+    following = (question + 1) ** 0.5
     return level / (root * following * (root + following))
 
 
 def levels(texts: Sequence[Sequence[int]], level: float) -> Float[np.ndarray, " texts"]:
-    """At which levels texts are tested that were fixed before, in their order: as long as all
-    answers are "no", they are those of every asker.
+    """Return the levels at which a fixed sequence of texts is tested.
+
+    As long as all answers are "no", these are the levels of any user who asks the same texts.
     """
-    state, tested = Public(None, level, {}), {}
+    state = Public(None, level, {})
+    level_of_text = {}
     for ids in map(tuple, texts):
-        tested.setdefault(ids, state.next(runs(ids))[0])
-        state.answer(str(ids), runs(ids), 1.0)
-    return np.array([tested[tuple(ids)] for ids in texts])
+        runs_of_text = runs(ids)
+        if ids not in level_of_text:
+            level_of_text[ids], _ = state.next(runs_of_text)
+        state.answer(text=str(ids), runs=runs_of_text, p_value=1.0)
+    return np.array([level_of_text[tuple(ids)] for ids in texts])
 
 
 def runs(ids: Sequence[int]) -> NDArray[np.uint64]:
-    """The hashes of a text's different runs of three tokens; a shorter text is one run."""
-    padded = np.array([*ids, *[-1] * (RUN - len(ids))], dtype=np.int64).astype(
-        np.uint64
-    ) + np.uint64(2)
-    n = len(padded) - RUN + 1
-    mixed = [
-        np.bitwise_xor(padded[i : i + n] * _MIX[i], padded[i : i + n] >> np.uint64(i + 1))
-        * _MIX[-i - 1]
-        for i in range(RUN)
-    ]
-    return np.unique(mixed[0] + mixed[1] + mixed[2])
+    """Return the hashes of a text's distinct runs of three tokens; a shorter text is one run."""
+    padding = [-1] * (RUN - len(ids))
+    padded = np.array([*ids, *padding], dtype=np.int64)
+    numbers = padded.astype(np.uint64) + np.uint64(2)  # −1 wraps around to 1; no number is 0
+    n = len(numbers) - RUN + 1
+    hashes = np.zeros(n, dtype=np.uint64)
+    for i in range(RUN):
+        tokens = numbers[i : i + n]  # token i of each run
+        mixed = np.bitwise_xor(tokens * _MIX[i], tokens >> np.uint64(i + 1))
+        hashes += mixed * _MIX[-i - 1]  # modulo 2⁶⁴
+    return np.unique(hashes)
 
 
 class Public:
-    """Who asked what and how it was answered: an SQLite file, or without a name only in memory.
+    """Earlier queries and their answers, in an SQLite file, or in memory if ``path`` is None.
 
-    One process at a time has the file, until ``close``.
+    One process at a time holds the file, until ``close``.
 
     Args:
-        level: α of a neighbourhood. asked: what the questions are of, such as key and model
-            (``state.identity``); JSON without secrets.
+        level: α of a neighbourhood.
+        asked: what the queries are about, such as key and model (``state.identity``); JSON without
+            secrets.
 
     Raises:
-        KeyFileError: another file, a newer format, open to others, or in use; KeyMismatchError: of
-            another rule, level or ``asked``.
+        KeyFileError: if the file is of another kind or a newer format, if others can read it, or if
+            it is in use.
+        KeyMismatchError: if the file belongs to another rule, level or ``asked``.
     """
 
     def __init__(self, path: str | Path | None, level: float, asked: Mapping[str, Any]):
         self.level = require_between(level, "level", high=1)
-        about = {"rule": RULE, "level": self.level} | json.loads(json.dumps(asked))
+        plain = json.loads(json.dumps(asked))  # as it will be read from the file
+        about = {"rule": RULE, "level": self.level} | plain
         self.name = ":memory:" if path is None else _private(path)
         self._file = sqlite3.connect(self.name, timeout=0, isolation_level=None)
         self._file.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -129,35 +151,43 @@ class Public:
             raise
 
     def close(self) -> None:
+        """Release the file."""
         self._file.close()
 
     def answer(self, text: str, runs: NDArray[np.uint64], p_value: float) -> bool:
-        """Whether a text is called detected; it is on the disk before it is returned.
+        """Return whether a text is called detected; the answer is stored on disk first.
 
         Args:
-            text: names the very same text. runs: of its tokens (``public.runs``).
+            text: a name that only the very same text has.
+            runs: the runs of its tokens (``public.runs``).
         """
         with self._changing() as file:
-            for (yes,) in file.execute("SELECT yes FROM questions WHERE text = ?", [text]):
-                return bool(yes)
+            earlier = file.execute("SELECT yes FROM questions WHERE text = ?", [text]).fetchone()
+            if earlier is not None:
+                return bool(earlier[0])
             level, joined = self.next(runs)
-            row = [text, len(runs), yes := bool(p_value <= level)]
+            is_detected = bool(p_value <= level)
+            row = [text, len(runs), is_detected]
             new = file.execute("INSERT INTO questions VALUES (NULL, ?, ?, ?)", row).lastrowid
-            of_text = [(run, new) for run in runs.view(np.int64).tolist()]
-            file.executemany("INSERT INTO runs VALUES (?, ?)", of_text)
+            signed_runs = runs.view(np.int64).tolist()  # SQLite has no unsigned integers
+            runs_of_text = [(run, new) for run in signed_runs]
+            file.executemany("INSERT INTO runs VALUES (?, ?)", runs_of_text)
             members = [(neighbourhood, new) for neighbourhood in joined or [new]]
             file.executemany("INSERT INTO members VALUES (?, ?)", members)
-        return yes
+        return is_detected
 
     def next(self, runs: NDArray[np.uint64]) -> tuple[float, list[int]]:
-        """The level at which a text would be tested now, and the neighbourhoods that it joins."""
-        size = {"shared": SHARED, "n_runs": len(runs), "runs": str(runs.view(np.int64).tolist())}
-        counts = dict(self._file.execute(NEIGHBOURHOODS, size).fetchall())
-        return level_of(1 + max(counts.values(), default=0), self.level), list(counts)
+        """Return the level at which a text would be tested now, and the neighbourhoods it joins."""
+        signed_runs = runs.view(np.int64).tolist()
+        values = {"shared": SHARED, "n_runs": len(runs), "runs": str(signed_runs)}
+        rows = self._file.execute(NEIGHBOURHOODS, values).fetchall()
+        counts = dict(rows)  # neighbourhood → how many texts it has
+        question = 1 + max(counts.values(), default=0)
+        return level_of(question, self.level), list(counts)
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Inside, all changes are made together, or none."""
+        """Make all changes of the block together, or none of them."""
         try:
             self._file.execute("BEGIN EXCLUSIVE")
             with self._file:
@@ -169,18 +199,16 @@ class Public:
             ) from None
 
     def _begun(self, about: dict[str, Any]) -> dict[str, Any]:
-        """What a state says it is of; a new one says ``about``."""
-        kind, version, n_tables = (
-            self._file.execute(question).fetchone()[0]
-            for question in (
-                "PRAGMA application_id",
-                "PRAGMA user_version",
-                "SELECT COUNT(*) FROM sqlite_schema",
-            )
-        )
-        if (kind, version, n_tables) == (0, 0, 0):
-            for words in (*TABLES.split(";"), f"PRAGMA application_id = {KIND}"):
-                self._file.execute(words)
+        """The identity that the file holds. A new file gets the identity ``about``."""
+        kind = self._number("PRAGMA application_id")
+        version = self._number("PRAGMA user_version")
+        n_tables = self._number("SELECT COUNT(*) FROM sqlite_schema")
+        is_empty = (kind, version, n_tables) == (0, 0, 0)
+        if is_empty:
+            # One statement at a time: executescript would end the transaction.
+            for statement in TABLES.split(";"):
+                self._file.execute(statement)
+            self._file.execute(f"PRAGMA application_id = {KIND}")
             self._file.execute(f"PRAGMA user_version = {FORMAT}")
             self._file.execute("INSERT INTO about VALUES (?)", [json.dumps(about)])
         elif (kind, version) != (KIND, FORMAT):
@@ -189,11 +217,16 @@ class Public:
                 f"{self.name}: expected the state of a public detector, format {FORMAT}, got {got};"
                 " begin a new one"
             )
-        return json.loads(self._file.execute("SELECT json FROM about").fetchone()[0])
+        [text] = self._file.execute("SELECT json FROM about").fetchone()
+        return json.loads(text)
+
+    def _number(self, query: str) -> int:
+        [number] = self._file.execute(query).fetchone()
+        return number
 
 
 def _private(path: str | Path) -> str:
-    """The name of a file that only its owner can read; an empty one where there is none."""
+    """The name of a file that only its owner can read; a new file is created empty."""
     path = Path(os.path.realpath(files.as_path(path, "the state", KeyFileError)))
     try:
         if os.path.lexists(path):

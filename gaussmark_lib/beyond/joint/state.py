@@ -1,7 +1,7 @@
-"""The state of a stream of texts that goes on for weeks: the memory of what was asked, as a file.
+"""The state of a stream of texts that lasts for weeks: its memory, as a file.
 
-It holds what the answers gave away of the key, and hashes of the texts' runs of tokens, so it is
-kept as a key is: readable by its owner alone, and never half-written. It is of one weight of one
+The file holds everything that the answers revealed of the key. It is therefore protected like a
+key: only its owner can read it, and it is never half-written. A state belongs to one weight of one
 model, one set of keys and one version of this format, and refuses any other.
 
 The file is a line with the format and the SHA-256 of all that follows, a line of JSON, and arrays
@@ -32,22 +32,23 @@ from gaussmark_lib.weights import PlacedWatermark
 
 FORMAT = b"gaussmark joint state 4"
 ANY_FORMAT = re.compile(rb"gaussmark joint state \d+")
-# bytes: 2,700 answers about the embedded model's default weight, or about an 8-billion-parameter
-# model's 145 of 200 tokens
+# Bytes: room for 2,700 texts at the embedded model's default weight, or for about 145 texts of 200
+# tokens at that of an 8-billion-parameter model.
 BUDGET = 2 << 30
-HEAD = ("budget", "purpose", "log_e", "n_texts", "notes")  # what a file says beside its arrays
+HEAD = ("budget", "purpose", "log_e", "n_texts", "notes")  # attributes in the line of JSON
 
 
 class State:
-    """What was asked and answered under some keys. The first use ties it to a weight, a model and a
-    set of keys.
+    """The texts of a stream and their answers under some keys.
+
+    The first use ties a state to a weight, a model and a set of keys.
 
     Args:
-        budget: bytes for the gradients that are kept, at most 4 per number of the weight and text
-            (``directions``). A text beyond it is refused.
+        budget: bytes for the stored gradients, at most 4 per text and entry of the weight
+            (``directions``). A text that does not fit is refused.
 
     Attributes:
-        notes: the caller's own, saved with it; JSON, without secrets.
+        notes: free for the caller, and saved with the state; JSON without secrets.
     """
 
     def __init__(self, budget: int = BUDGET):
@@ -56,7 +57,7 @@ class State:
         )
         self.purpose: dict[str, Any] | None = None
         self.memory: Memory | None = None
-        self.log_e: dict[str, float] = {}
+        self.log_e: dict[str, float] = {}  # key id → log E_n (``stream``)
         self.n_texts = 0
         self.notes: dict[str, Any] = {}
 
@@ -68,40 +69,52 @@ class State:
 
     @property
     def n_kept(self) -> int:
-        """How many directions are kept, those of given texts included."""
+        """Return the number of stored directions, those of reference texts included."""
         return self.memory.n if self.memory else 0
 
     def use(self, wm: PlacedWatermark, keys: Sequence[Key]) -> Memory:
-        """Its memory, for this watermark and these keys; KeyMismatchError if it is of others."""
+        """Return the memory for this watermark and these keys.
+
+        Raises:
+            KeyMismatchError: if the state belongs to another watermark or to other keys.
+        """
         ids = [key.key_id for key in keys]
         if len(set(ids)) < len(keys):  # its evidence would be counted twice
             raise KeyMismatchError(f"keys: expected keys of different ids, got {', '.join(ids)}")
         used_for = identity(wm, keys)
         if self.memory is None:
-            self.purpose, self.memory = used_for, Memory(len(keys), self.budget)
+            self.purpose = used_for
+            self.memory = Memory(len(keys), self.budget)
             self.log_e = dict.fromkeys(ids, 0.0)
         refuse_others(self.purpose or {}, used_for)
         device = wm.linear.parameter.device
-        self.memory.directions.to(torch.device("cpu") if device.type == "mps" else device)
+        has_float64 = device.type != "mps"
+        self.memory.directions.to(device if has_float64 else torch.device("cpu"))
         return self.memory
 
     def save(self, path: str | Path) -> None:
-        """Writes it complete or not at all, mode 0600, over an earlier state and over no other
-        file; of a link, what it names is written. KeyFileError where that cannot be done.
+        """Write the state to a file of mode 0600, completely or not at all.
+
+        It replaces an earlier state, and no other file. If ``path`` is a link, its target is
+        written.
+
+        Raises:
+            KeyFileError: if the file cannot be written, or is something else than a state.
         """
         path = Path(os.path.realpath(files.as_path(path, "cannot write the state", KeyFileError)))
         try:
-            head = json.dumps({name: getattr(self, name) for name in HEAD}, allow_nan=False)
+            attributes = {name: getattr(self, name) for name in HEAD}
+            head = json.dumps(attributes, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise KeyFileError(f"notes: expected what JSON can hold ({error})") from None
+            raise KeyFileError(f"notes: expected values that JSON can hold ({error})") from None
         try:
             if path.is_file():
                 with path.open("rb") as file:
                     start = file.read(len(FORMAT))
                 if start != FORMAT:
                     raise KeyFileError(
-                        f"{path}: expected a new name or an earlier state, got another file, which"
-                        " was left as it is; choose another name"
+                        f"{path}: expected a new name or an earlier state, got another file. It was"
+                        " not changed; choose another name"
                     )
             with files.hidden_folder(path) as folder:
                 partial = Path(folder) / "state"
@@ -111,12 +124,12 @@ class State:
                 partial.replace(path)
         except OSError as error:
             raise KeyFileError(
-                f"cannot write the state {path}: {error.strerror}; expected a folder with room,"
-                " that can be written to"
+                f"cannot write the state {path}: {error.strerror}; expected a writable folder with"
+                " free space"
             ) from None
 
     def _write(self, file: IO[bytes], head: str) -> None:
-        file.write(_first_line("0" * 64))
+        file.write(_first_line("0" * 64))  # the digest is known only when all else is written
         start = file.tell()
         file.write(head.encode() + b"\n")
         for array in _arrays(self.memory) if self.memory else ():
@@ -130,8 +143,11 @@ class State:
 
     @classmethod
     def load(cls, path: str | Path) -> "State":
-        """The state in a file. KeyFileError if there is none, if it is damaged, of another version,
-        or open to others.
+        """Read a state from a file.
+
+        Raises:
+            KeyFileError: if the file is missing, damaged, of another version, or readable by
+                others.
         """
         path = files.as_path(path, "cannot read the state", KeyFileError)
         try:
@@ -144,14 +160,14 @@ class State:
                     state.memory = _memory(file, state)
         except OSError as error:
             raise KeyFileError(
-                f"cannot read the state {path}: {error.strerror or error}; expected a file that"
-                " State.save wrote"
+                f"cannot read the state {path}: {error.strerror or error}; expected a file"
+                " written by State.save"
             ) from None
         return state
 
 
 def identity(wm: PlacedWatermark, keys: Sequence[Key]) -> dict[str, Any]:
-    """What a state is of: a weight, a model and keys, without secrets."""
+    """Return what a state belongs to: a weight, a model and keys, without secrets."""
     return purpose(wm) | {
         "shape": list(wm.linear.shape),
         "model_sha256": checkpoints.digest(wm.model),
@@ -160,26 +176,27 @@ def identity(wm: PlacedWatermark, keys: Sequence[Key]) -> dict[str, Any]:
 
 
 def refuse_others(made_for: dict[str, Any], used_for: dict[str, Any]) -> None:
-    """KeyMismatchError where a state is not of what it is to be used for."""
-    if wrong := [
-        f"{name}: it is of {made_for[name]!r}, got {value!r}"
+    """Raise KeyMismatchError if a state does not belong to what it is used for."""
+    differences = [
+        f"{name}: the state has {made_for[name]!r}, got {value!r}"
         for name, value in used_for.items()
         if made_for[name] != value
-    ]:
+    ]
+    if differences:
         raise KeyMismatchError(
             "expected the weight, the model and the keys of this state (the keys in its"
-            f" order), got others: {'; '.join(wrong)}. Begin a new one"
+            f" order), got others: {'; '.join(differences)}. Begin a new state"
         )
 
 
 def refuse_open_to_others(path: Path, status: os.stat_result) -> None:
-    """KeyFileError for a file that others than its owner can read."""
+    """Raise KeyFileError if users other than the owner can read a file."""
     mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077:
-        mend = f"chmod 600 {shlex.quote(str(path))}"
+    if mode & 0o077:  # any permission of the group or of others
+        command = f"chmod 600 {shlex.quote(str(path))}"
         raise KeyFileError(
-            f"{path}: expected a state that only its owner can read, since it holds what answers"
-            f" gave away of a key; got mode {mode:o}: if it is one, `{mend}`"
+            f"{path}: expected a state that only its owner can read, because it holds what answers"
+            f" revealed of a key; got mode {mode:o}. If the file is a state, run `{command}`"
         )
 
 
@@ -188,44 +205,52 @@ def _first_line(digest: str) -> bytes:
 
 
 def _check(file: IO[bytes], path: Path) -> None:
-    """KeyFileError unless it is a state of this format, as it was written: one wrong bit would give
-    wrong answers in silence. Leaves the file at its second line.
+    """Refuse a file that is not a state of this format, or that was changed: one wrong bit would
+    silently give wrong answers. Leaves the file at its second line.
     """
     start = file.read(1 << 16)
     if not start.startswith(FORMAT):
-        got = ANY_FORMAT.search(start)
+        match = ANY_FORMAT.search(start)
+        got = repr(match[0].decode()) if match else "another file"
         raise KeyFileError(
-            f"{path}: expected the format {FORMAT.decode()!r}, got"
-            f" {repr(got[0].decode()) if got else 'another file'}; begin a new state"
+            f"{path}: expected the format {FORMAT.decode()!r}, got {got}; begin a new state"
         )
     file.seek(0)
     first = file.readline()
     begin = file.tell()
     if first != _first_line(hashlib.file_digest(file, "sha256").hexdigest()):
         raise KeyFileError(
-            f"{path}: expected a complete state file, got one that is damaged: its checksum does"
-            " not fit; restore it from a copy"
+            f"{path}: expected a complete state file, got a damaged file: its checksum is wrong;"
+            " restore it from a copy"
         )
     refuse_open_to_others(path, os.fstat(file.fileno()))
     file.seek(begin)
 
 
 def _arrays(memory: Memory) -> Iterator[np.ndarray]:
-    yield from (memory.factor.rows, memory.innovations, np.array(memory.places, int))
+    """The arrays of a memory, in the order of the file."""
+    yield memory.factor.rows
+    yield memory.innovations
+    yield np.array(memory.places, int)
     for u in memory.directions:
-        yield from (part.cpu().numpy() for part in directions.parts(u))
+        for part in directions.parts(u):
+            yield part.cpu().numpy()
 
 
 def _memory(file: IO[bytes], state: State) -> Memory:
-    """What ``_arrays`` has written."""
+    """Read the arrays that ``_arrays`` gives."""
+
+    def array() -> np.ndarray:
+        return np.load(file, allow_pickle=False)
+
     memory = Memory(len(state.log_e), state.budget)
-    memory.factor.rows, memory.innovations, places = (
-        np.load(file, allow_pickle=False) for _ in range(3)
-    )
-    memory.places = places.tolist()
-    for _ in places:
-        u = torch.from_numpy(np.load(file, allow_pickle=False))
-        if u.ndim == 2:  # g, which its a follows
-            u = Factors(u, torch.from_numpy(np.load(file, allow_pickle=False)))
+    memory.factor.rows = array()
+    memory.innovations = array()
+    memory.places = array().tolist()
+    for _ in memory.places:
+        u = torch.from_numpy(array())
+        is_term = u.ndim == 2  # g, which is followed by its a; a whole direction is a vector
+        if is_term:
+            u = Factors(g=u, a=torch.from_numpy(array()))
         memory.directions.add(u)
     return memory

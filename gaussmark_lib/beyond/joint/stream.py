@@ -1,21 +1,20 @@
-"""A stream of texts under one key: for each text what is new in it, and for all of them together
-when to stop.
+"""A stream of texts under one key: the new evidence of each text, and a running test of them all.
 
-The evidence for "a share π of these texts carries the key" after n texts is
+After n texts, the evidence for "a share π of these texts carries the key" is
 
     E_n = Π_{i ≤ n} (1 − π + π e_i),   e_i = exp(λ_i r_i − λ_i²/2),   λ_i = σ‖G_i‖s_i
 
-λ_i is what text i promises as the mean of r_i if it carries the key (in the linear regime), and is
+λ_i is the mean of r_i that is predicted if text i carries the key (in the linear regime). It is
 known without the key.
 
-**Proposition 3 (a stream may be watched).** Where no text carries the key, P(sup_n E_n ≥ 1/α) ≤ α,
-for one key, for any texts, even chosen by looking at the answers before, and at any stopping time.
-*Proof.* Given everything before text i, λ_i is fixed and r_i is N(0, 1) (``law``, proposition 2),
-so e_i has the mean exp(λ²/2 − λ²/2) = 1, and so has its factor: E_n is a martingale that is never
-negative and begins at 1, for which this is Ville's inequality. ∎
+**Proposition 3 (a stream may be watched).** If no text carries the key, P(sup_n E_n ≥ 1/α) ≤ α.
+This holds for one key, at any stopping time, and for any texts, even texts chosen by looking at the
+earlier answers. *Proof.* Given everything before text i, λ_i is fixed and r_i is N(0, 1) (``law``,
+proposition 2). So e_i has the mean exp(λ²/2 − λ²/2) = 1, and so has its factor. E_n is a martingale
+that is never negative and begins at 1, and the bound is Ville's inequality. ∎
 
-In a stream that holds marked texts, the innovations of the unmarked ones are N(0, 1) to first order
-only, since marked gradients depend on z.
+In a stream with watermarked texts, the innovations of the other texts are N(0, 1) to first order
+only, because watermarked gradients depend on z.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,7 +50,7 @@ COLUMNS = [
     "log_e",
     "repeats",
 ]
-AT_ONCE = 8  # texts whose gradients are held while the keys' noises are drawn
+AT_ONCE = 8  # texts whose gradients are in memory while the noises of the keys are drawn
 
 
 def sequence(
@@ -69,30 +68,39 @@ def sequence(
     batch_size: int = 1,
     on_error: str = "raise",
 ) -> pd.DataFrame:
-    """Tests texts one after the other, each for what the earlier ones had not said: per key, the
-    false alarms of any texts are binomial.
+    """Test texts one after the other, each for what is new in it given the earlier texts.
+
+    For each key, the number of false alarms among any texts is binomial.
 
     Args:
-        model, prompts, responses, wm, keys, token_weights, dtype, batch_size, on_error: as
-            ``score.score``, with one function as ``token_weights``; the texts in the order in which
-            they came.
-        share: π, the share of marked texts that the running evidence bets on.
-        state: what was asked before. **It is extended**; without one, the stream begins here and is
-            forgotten. A stream that is cut and resumed differs by rounding alone.
-        given: prompts and responses of reference texts, human and of the stream's kind: what they
+        model, prompts, responses, wm, keys, token_weights, dtype, batch_size, on_error: as in
+            ``score.score``, with one function as ``token_weights``; texts are in the order of the
+            stream.
+        share: π, the share of watermarked texts that the running evidence bets on.
+        state: the earlier texts and answers. **The state is extended.** Without a state, the stream
+            begins here and is not stored. A stream that is cut and resumed differs only by
+            rounding.
+        given: prompts and responses of reference texts: human texts of the stream's kind. What they
             have in common is then known before the first text.
 
     Returns:
-        One row per text and key, texts in the order given: ``score.score``'s columns (ψ is what the
-        memory expects of it where nothing is new), then ``innovation`` (r, N(0, 1) given all
-        answers before), ``p_given`` (1 − Φ(r), and 1 where there is no r), ``residual`` (s, 0
-        where nothing is new: r is then that of the same text asked before, or NaN where several
-        together had said it all), ``e_value`` (e_i), ``log_e`` (natural log of E_n so far),
-        ``repeats`` (the place in the stream, from 0, of the same text, or −1).
+        One row per text and key, texts in the given order. First the columns of ``score.score``; if
+        nothing in the text is new, ψ is the value that the memory expects. Then
+
+        * ``innovation``: r, N(0, 1) given all earlier answers;
+        * ``p_given``: 1 − Φ(r), and 1 if there is no r;
+        * ``residual``: s. It is 0 if nothing is new: r is then that of the same text earlier in the
+          stream, or NaN if several earlier texts together determine the answer;
+        * ``e_value``: e_i;
+        * ``log_e``: natural logarithm of E_n so far;
+        * ``repeats``: the place of the same text in the stream, from 0, or −1.
 
     Raises:
-        KeyMismatchError: a state of another weight, model or set of keys, or a key twice;
-            GaussMarkError: the state's memory is full; and the errors of ``score.score``.
+        KeyMismatchError: if the state belongs to another weight, model or set of keys, or a key
+            occurs twice.
+        GaussMarkError: if the state's memory is full.
+
+    It raises the errors of ``score.score``, too.
     """
     share = require_between(share, "share", high=1)
     require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
@@ -109,7 +117,8 @@ def sequence(
     references = wm.reader.pairs(*given) if given else {}
     for gradient, psi in _statistics(references, wm, keys, settings, None):
         memory.ask(directions.kept(gradient), psi, GIVEN)
-    ids, rows = [key.key_id for key in keys], []
+    ids = [key.key_id for key in keys]
+    rows = []
     for gradient, psi in _statistics(pairs, wm, keys, settings, failed):
         try:
             answer = memory.ask(directions.kept(gradient), psi, state.n_texts)
@@ -119,39 +128,47 @@ def sequence(
             failed[gradient.text] = error
             continue
         state.n_texts += 1
-        found = score.table([(gradient, answer.psi)], {gradient.text: ids})
-        rows.append(found.assign(**_evidence(gradient.norm, answer, wm.sigma, share, state)))
-    rows += [score.failure(text, responses[text], ids) for text in failed or ()]
+        promised = wm.sigma * gradient.norm * answer.residual  # λ
+        rows_of_text = score.table([(gradient, answer.psi)], {gradient.text: ids})
+        rows.append(rows_of_text.assign(**_evidence(promised, answer, share, state)))
+    for text in failed or ():
+        rows.append(score.failure(text, responses[text], ids))
     table = pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)
     table = table.reindex(columns=COLUMNS)
     table["repeats"] = table["repeats"].fillna(GIVEN).astype(int)
     if failed is not None:
-        table["error"] = table["text"].map({text: str(error) for text, error in failed.items()})
+        messages = {text: str(error) for text, error in failed.items()}
+        table["error"] = table["text"].map(messages)
     return table
 
 
 def log_bets(
     innovation: NDArray[np.float64], promised: NDArray[np.float64] | float, share: float
 ) -> NDArray[np.float64]:
-    """log(1 − π + π exp(λr − λ²/2)) of each innovation r, for λ = ``promised``: what it adds to log
-    E.
+    """Return log(1 − π + π exp(λr − λ²/2)) for each innovation r, with λ = ``promised``.
+
+    It is what the text adds to log E.
     """
-    return np.logaddexp(
-        np.log1p(-share), np.log(share) + promised * innovation - np.square(promised) / 2
-    )
+    log_e = promised * innovation - np.square(promised) / 2
+    return np.logaddexp(np.log1p(-share), np.log(share) + log_e)
 
 
-def _evidence(
-    grad_norm: float, answer: Answer, sigma: float, share: float, state: State
-) -> dict[str, object]:
-    """A text's further columns; its bets are added to the state's."""
-    promised, r = sigma * grad_norm * answer.residual, np.nan_to_num(answer.innovation)
-    if answer.residual:
-        for key_id, gain in zip(state.log_e, log_bets(r, promised, share).tolist(), strict=True):
+def _evidence(promised: float, answer: Answer, share: float, state: State) -> dict[str, object]:
+    """The further columns of a text; its evidence is added to the state's."""
+    r = np.nan_to_num(answer.innovation)
+    if answer.residual:  # a repeated text is no new evidence
+        gains = log_bets(r, promised, share).tolist()
+        for key_id, gain in zip(state.log_e, gains, strict=True):
             state.log_e[key_id] += gain
-    e_value = np.exp(np.minimum(promised * r - promised**2 / 2, 700.0))  # float64 ends at exp(709)
-    columns = {name: value for name, value in answer._asdict().items() if name != "psi"}
-    return columns | {"e_value": e_value, "log_e": list(state.log_e.values())}
+    log_e = promised * r - promised**2 / 2
+    return {
+        "innovation": answer.innovation,
+        "p_given": answer.p_given,
+        "residual": answer.residual,
+        "repeats": answer.repeats,
+        "e_value": np.exp(np.minimum(log_e, 700.0)),  # float64 ends at exp(709)
+        "log_e": list(state.log_e.values()),
+    }
 
 
 def _statistics(
@@ -161,12 +178,15 @@ def _statistics(
     settings: dict,
     failed: dict[int, Exception] | None,
 ) -> Iterator[tuple[TextGradient, NDArray[np.float64]]]:
-    """Each text's gradient and its ψ under all keys, texts in their order. Those without a gradient
-    go to ``failed`` with their error, or raise it.
+    """The gradient of each text and its ψ under all keys, texts in their order.
+
+    The error of a text without a gradient goes to ``failed``, or is raised if ``failed`` is None.
     """
-    texts, at_once = list(pairs), max(AT_ONCE, settings["batch_size"])
-    for start in range(0, len(texts), at_once):
-        several = {text: pairs[text] for text in texts[start : start + at_once]}
-        each = gradients.of_pairs(wm, several, form=directions.form, failed=failed, **settings)
-        each = sorted(each, key=lambda gradient: gradient.text)
-        yield from score.statistics(each, wm, keys)
+    texts = list(pairs)
+    n_at_once = max(AT_ONCE, settings["batch_size"])
+    for start in range(0, len(texts), n_at_once):
+        group = {text: pairs[text] for text in texts[start : start + n_at_once]}
+        of_group = gradients.of_pairs(wm, group, form=directions.form, failed=failed, **settings)
+        # Batches hold texts of similar lengths: back to the order of the stream.
+        in_order = sorted(of_group, key=lambda gradient: gradient.text)
+        yield from score.statistics(in_order, wm, keys)

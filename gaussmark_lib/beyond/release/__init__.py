@@ -1,12 +1,12 @@
-"""The weights are out: what people do to them, and whose they are.
+"""Published weights: what is done to them, and whose weights they are.
 
-==============  ==========================================================================
-``provenance``  a checkpoint tested from its weights: does it carry this key's noise?
-``suspects``    one matrix of a checkpoint, read from whatever file it is in
+==============  ==================================================================================
+``provenance``  a test of a checkpoint's weights: do they carry this key's noise?
+``suspects``    one matrix of a checkpoint, read from any kind of file
 ``requantised`` a GGUF file in another quantisation
-``served``      a marked GGUF file served by llama.cpp in many ways, and its answers tested
+``served``      watermarked GGUF files served by llama.cpp in many ways; tests of their answers
 ``attacks``     rounding, pruning, merging, fine-tuning, and attackers who know the scheme
-==============  ==========================================================================
+==============  ==================================================================================
 
-A new attack is a function of ``attacks`` from weights to weights; notebook 14 measures it.
+To add an attack, add a function from a model to a model to ``attacks``; notebook 14 measures it.
 """

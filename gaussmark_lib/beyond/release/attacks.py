@@ -1,5 +1,7 @@
-"""What people do to weights that are out, and what attackers do who know the scheme. Each function
-takes a model and returns a new one; the given one stays as it is. What draws takes a seed.
+"""What people do to published weights, and what attackers do who know the scheme.
+
+Each function takes a model and returns a new model; it does not change its argument. Functions that
+draw random numbers take a seed.
 
     θ → Q(θ)                    rounded            θ → θ ∘ mask       pruned
     Σ_i a_i θ_i, slerp, tasks   merged             AdamW, LoRA        fine_tuned
@@ -38,50 +40,65 @@ from gaussmark_lib.weights import Watermark, Weight, names
 if TYPE_CHECKING:
     from peft import PeftModel
 
-TAIL = 0.9677083  # of NF4's outermost quantile, as bitsandbytes has it
+TAIL = 0.9677083  # probability of NF4's outermost quantile, as in bitsandbytes
 PRUNING = ("magnitude", "random", "wanda")
 MERGING = ("linear", "slerp", "task")
 
 
 def rounded(model: PreTrainedModel, bits: int, *, group: int | None = None) -> PreTrainedModel:
-    """Round-to-nearest, symmetric: each row of each linear layer, or each ``group`` of numbers in
-    it, is s·k with whole |k| < 2^(bits − 1) and s the largest number over 2^(bits − 1) − 1.
+    """Round to the nearest of 2^bits − 1 symmetric levels.
+
+    Each row of each linear layer, or each ``group`` of numbers in a row, becomes s·k, with integers
+    |k| < 2^(bits − 1) and s the largest absolute value divided by 2^(bits − 1) − 1.
 
     Raises:
-        InvalidModelError: bits outside 2…16, or rows that ``group`` does not divide.
+        InvalidModelError: if bits is outside 2…16, or ``group`` does not divide the rows.
     """
-    most = 2 ** (require_int(bits, "bits", InvalidModelError, least=2, most=16) - 1) - 1
-    return _by_groups(model, group, lambda unit: (unit * most).round() / most)
+    bits = require_int(bits, "bits", InvalidModelError, least=2, most=16)
+    largest_level = 2 ** (bits - 1) - 1
+
+    def code(unit: Tensor) -> Tensor:
+        return (unit * largest_level).round() / largest_level
+
+    return _by_groups(model, group, code)
 
 
 def nf4(model: PreTrainedModel, *, group: int | None = 64) -> PreTrainedModel:
-    """QLoRA's 4-bit numbers (Dettmers et al. 2023): in each group the nearest of 16 quantiles of a
-    normal distribution, times the group's largest number. Errors are those of :func:`rounded`.
+    """Round to QLoRA's 4-bit numbers (Dettmers et al. 2023).
+
+    Each number becomes the nearest of 16 quantiles of a normal distribution, times the largest
+    absolute value of its group. Errors are those of :func:`rounded`.
     """
-    below, above = (norm.isf(np.linspace(TAIL, 0.5, n)[:-1]) for n in (8, 9))
-    levels = torch.tensor([*below, 0.0, *-above[::-1]], dtype=torch.float32) / -below[0]
+    # 7 levels below 0, then 0, then 8 levels above, so that the outermost are −1 and 1
+    below = norm.isf(np.linspace(TAIL, 0.5, 8)[:-1])
+    above = -norm.isf(np.linspace(TAIL, 0.5, 9)[:-1])[::-1]
+    levels = torch.tensor([*below, 0.0, *above], dtype=torch.float32) / -below[0]
     edges = (levels[1:] + levels[:-1]) / 2
-    return _by_groups(
-        model,
-        group,
-        lambda unit: levels.to(unit)[torch.bucketize(unit, edges.to(unit))],
-    )
+
+    def code(unit: Tensor) -> Tensor:
+        nearest = torch.bucketize(unit, edges.to(unit))
+        return levels.to(unit)[nearest]
+
+    return _by_groups(model, group, code)
 
 
 def _by_groups(
     model: PreTrainedModel, group: int | None, code: Callable[[Tensor], Tensor]
 ) -> PreTrainedModel:
-    """``code`` of each group of numbers, divided by its largest, in each linear layer."""
+    """Apply ``code`` to each group of numbers, scaled to [−1, 1], in each linear layer."""
     new = deepcopy(model)
     for weight in _linears(new):
         theta = weight.value()
-        n = group or theta.shape[1]
-        if theta.shape[1] % n:
-            expected = f"group: expected a divisor of {weight.name}'s {theta.shape[1]} columns"
+        n_columns = theta.shape[1]
+        n = group or n_columns
+        if n_columns % n:
+            expected = f"group: expected a divisor of {weight.name}'s {n_columns} columns"
             raise InvalidModelError(f"{expected}, got {group}")
         parts = wide(theta).unflatten(1, (-1, n))  # (d_out, groups, n)
-        most = parts.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(parts.dtype).tiny)
-        theta.copy_((code(parts / most) * most).flatten(1))
+        smallest = torch.finfo(parts.dtype).tiny  # a group of zeros stays a group of zeros
+        scale = parts.abs().amax(-1, keepdim=True).clamp_min(smallest)
+        coded = code(parts / scale) * scale
+        theta.copy_(coded.flatten(1))
     return new
 
 
@@ -93,25 +110,35 @@ def pruned(
     texts: tokens.Texts | None = None,
     seed: int = 0,
 ) -> PreTrainedModel:
-    """A share of each row of each linear layer becomes 0: its smallest numbers, random ones, or
-    (``"wanda"``, Sun et al. 2023) those with the least |θ_ij|·‖a_j‖, a_j being the j-th input over
-    the tokens of ``texts``.
+    """Set a share of each row of each linear layer to 0.
+
+    Args:
+        how: which numbers become 0: the smallest (``"magnitude"``), random ones (``"random"``), or
+            those with the smallest |θ_ij|·‖a_j‖ (``"wanda"``, Sun et al. 2023), where a_j is the
+            j-th input over the tokens of ``texts``.
+
+    Raises:
+        InvalidModelError: if there is no such way, or the share is not in [0, 1].
+        InvalidTextError: if wanda has no texts.
     """
     require_one_of(how, "how", PRUNING, InvalidModelError)
     if not is_number(share) or not 0 <= share <= 1:
         raise InvalidModelError(f"share: expected a number from 0 to 1, got {shown(share)}")
     if how == "wanda" and not texts:
-        raise InvalidTextError("wanda: expected texts to measure the layers' inputs on, got none")
-    new, draws = deepcopy(model), np.random.default_rng(seed)
+        raise InvalidTextError("wanda: expected texts to measure the layers' inputs, got no text")
+    new = deepcopy(model)
+    draws = np.random.default_rng(seed)
     linears = _linears(new)
     scales = _input_norms(new, linears, texts) if how == "wanda" else [1.0] * len(linears)
     for weight, scale in zip(linears, scales, strict=True):
         theta = weight.value()
         size = wide(theta).abs() * scale
         if how == "random":
-            size = torch.from_numpy(draws.random(theta.shape, np.float32)).to(theta.device)
-        least = size.argsort(dim=1)[:, : round(share * theta.shape[1])]
-        theta.scatter_(1, least, 0.0)
+            uniform = draws.random(theta.shape, np.float32)
+            size = torch.from_numpy(uniform).to(theta.device)
+        n_pruned = round(share * theta.shape[1])
+        smallest = size.argsort(dim=1)[:, :n_pruned]  # (d_out, n_pruned)
+        theta.scatter_(1, smallest, 0.0)
     return new
 
 
@@ -122,45 +149,63 @@ def merged(
     *,
     base: PreTrainedModel | None = None,
 ) -> PreTrainedModel:
-    """One model of several: Σ a_i θ_i (``shares``, 1/n each by default); two on the sphere between
-    them (``"slerp"``, which keeps norms); or θ_base + Σ a_i (θ_i − θ_base) (``"task"``).
+    """Merge several models into one model.
+
+    Args:
+        shares: a_i, by default 1/n each.
+        how: ``"linear"``: Σ a_i θ_i. ``"slerp"``: interpolation of two models on the sphere, which
+            keeps norms. ``"task"``: θ_base + Σ a_i (θ_i − θ_base).
+        base: θ_base, for ``"task"``.
 
     Raises:
-        InvalidModelError: fewer than two models, models that are no siblings (other names or
-            shapes of weights), shares that are not theirs, or no base for tasks.
+        InvalidModelError: if there are fewer than two models, if their weights have different names
+            or shapes, if the number of shares is wrong, or if tasks have no base.
     """
     require_one_of(how, "how", MERGING, InvalidModelError)
-    shares = [1 / len(models)] * len(models) if shares is None else list(shares)
-    if len(models) < 2 or len(shares) != len(models) or (how == "slerp" and len(models) != 2):
-        expected = "two models" if how == "slerp" else "at least two models, a share for each"
+    if shares is None:
+        shares = [1 / len(models) for _ in models]
+    shares = list(shares)
+    is_too_few = len(models) < 2
+    is_slerp_of_others = how == "slerp" and len(models) != 2
+    if is_too_few or is_slerp_of_others or len(shares) != len(models):
+        expected = "two models" if how == "slerp" else "at least two models, with one share each"
         raise InvalidModelError(f"expected {expected}, got {len(models)} and {len(shares)} shares")
     if how == "task" and base is None:
-        raise InvalidModelError("task: expected base=, the model that the others were made from")
-    everyone = [*models]
+        raise InvalidModelError("task: expected base=, the common ancestor of the models")
+    parents = [*models]
     if how == "task":  # θ_base + Σ a_i (θ_i − θ_base) = Σ a_i θ_i + (1 − Σ a_i) θ_base
-        everyone, shares = [*models, base], [*shares, 1 - sum(shares)]
-    shapes = [{name: tuple(p.shape) for name, p in m.named_parameters()} for m in everyone]
-    if any(other != shapes[0] for other in shapes[1:]):
-        unlike = sorted({*shapes[0].items()} ^ {*next(o for o in shapes if o != shapes[0]).items()})
-        raise InvalidModelError(
-            f"expected siblings, which differ in numbers alone; got {unlike[:4]}"
-        )
+        parents.append(base)
+        shares.append(1 - sum(shares))
+    _refuse_unlike(parents)
     new = deepcopy(models[0])
-    others = [dict(model.named_parameters()) for model in everyone]
+    weights_of_parents = [dict(model.named_parameters()) for model in parents]
     for name, parameter in new.named_parameters():
-        each = [wide(other[name].detach()) for other in others]
-        parameter.data.copy_(_between(each, shares, how))
+        thetas = [wide(weights[name].detach()) for weights in weights_of_parents]
+        parameter.data.copy_(_between(thetas, shares, how))
     return new
 
 
-def _between(each: list[Tensor], shares: Sequence[float], how: str) -> Tensor:
+def _refuse_unlike(models: Sequence[PreTrainedModel]) -> None:
+    """Raise InvalidModelError if weights of the models differ in name or shape."""
+    first, *further = ({(n, tuple(p.shape)) for n, p in m.named_parameters()} for m in models)
+    for shapes in further:
+        if shapes != first:
+            different = sorted(first ^ shapes)
+            raise InvalidModelError(
+                "expected models whose weights have the same names and shapes; these differ:"
+                f" {different[:4]}"
+            )
+
+
+def _between(thetas: list[Tensor], shares: Sequence[float], how: str) -> Tensor:
+    """The merged matrix; of ``thetas``, slerp takes two."""
     if how == "slerp":
-        one, other = each
-        cosine = (one * other).sum() / (one.norm() * other.norm())
+        first, second = thetas
+        cosine = (first * second).sum() / (first.norm() * second.norm())
         angle = torch.arccos(cosine.clamp(-1, 1))
-        if angle > 1e-4:  # else they are the same but for rounding
+        if angle > 1e-4:  # smaller angles are rounding, and sin(angle) is a divisor
             shares = [(torch.sin(a * angle) / torch.sin(angle)).item() for a in shares]
-    return sum(a * one for a, one in zip(shares, each, strict=True))
+    return sum(a * theta for a, theta in zip(shares, thetas, strict=True))
 
 
 def fine_tuned(
@@ -173,32 +218,37 @@ def fine_tuned(
     lora_rank: int | None = None,
     seed: int = 0,
 ) -> PreTrainedModel:
-    """Trained on texts by AdamW, all weights or a low-rank adapter, which is merged at the end
-    (``peft``). On plain samples of the base it is an attack on the mark; of a model that never had
-    a mark, on another's marked texts, a *distillation*.
+    """Train all weights on texts by AdamW, or a low-rank adapter that is merged at the end.
+
+    On unwatermarked samples of the base, this is an attack that removes the watermark. Training an
+    unwatermarked model on the texts of a watermarked model is a *distillation*. The adapter is that
+    of ``peft``.
 
     Args:
-        texts: token ids, of at least two tokens each; a step takes ``batch_size`` of them.
+        texts: token ids, at least two per text; each step takes ``batch_size`` texts.
 
     Raises:
-        InvalidTextError: a text too short, or none.
+        InvalidTextError: if a text is too short, or there is no text.
     """
     texts = tokens.Reader(model).texts(texts, "text")
-    if not texts or min(map(len, texts)) < 2:
-        shortest = min(map(len, texts), default=0)
-        raise InvalidTextError(f"texts: expected at least two tokens in each, got {shortest}")
+    shortest = min(map(len, texts), default=0)
+    if shortest < 2:
+        raise InvalidTextError(f"texts: expected at least two tokens in each text, got {shortest}")
     require_int(steps, "steps", InvalidModelError, least=0)
     new = deepcopy(model)
     adapted = _with_adapter(new, lora_rank, seed) if lora_rank else None
-    optimiser = torch.optim.AdamW([p for p in new.parameters() if p.requires_grad], lr=lr)
+    trained = [parameter for parameter in new.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=lr)
     draws = np.random.default_rng(seed)
+    n_per_step = min(batch_size, len(texts))
     with torch.enable_grad(), evaluating(new):  # no dropout: the same seed, the same model
         for _ in range(steps):
-            chosen = draws.choice(len(texts), min(batch_size, len(texts)), replace=False)
-            log_p, number = likelihood.token_log_p(
-                new, [(texts[i][:1], texts[i][1:]) for i in chosen]
-            )
-            loss = -log_p.sum() / (number > 0).sum()
+            chosen = draws.choice(len(texts), n_per_step, replace=False)
+            # the first token of a text is its prompt
+            pairs = [(texts[i][:1], texts[i][1:]) for i in chosen]
+            log_p, number = likelihood.token_log_p(new, pairs)
+            is_token = number > 0  # the rest is padding
+            loss = -log_p.sum() / is_token.sum()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -206,19 +256,19 @@ def fine_tuned(
 
 
 def _with_adapter(model: PreTrainedModel, rank: int, seed: int) -> "PeftModel":
-    """Puts an adapter on every matrix of the model itself, of which it alone is then trained."""
+    """Put an adapter on every matrix of the model itself, and freeze all other weights."""
     from peft import LoraConfig, get_peft_model
 
     targets = [name.removesuffix(".weight") for name in names(model)]
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets)
     torch.manual_seed(seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # what it asks transformers is deprecated
+        warnings.simplefilter("ignore", FutureWarning)  # of transformers, for a call by peft
         return get_peft_model(model, config)
 
 
 def renoised(model: PreTrainedModel, wm: Watermark, key: Key) -> PreTrainedModel:
-    """The same matrices with one more noise, of the attacker's own key."""
+    """Add another noise to the same matrices, with a key of the attacker."""
     new = deepcopy(model)
     wm, [key] = perturb.ready(new, wm, [key])
     for linear, [xi] in zip(wm.linears, perturb.drawn(wm, [key]), strict=True):
@@ -227,9 +277,10 @@ def renoised(model: PreTrainedModel, wm: Watermark, key: Key) -> PreTrainedModel
 
 
 def swapped(model: PreTrainedModel, donor: PreTrainedModel, name: str) -> PreTrainedModel:
-    """One matrix is another model's: a retrained one, or an earlier release's."""
+    """Replace a matrix by that of another model, such as a retrained or an earlier release."""
     new = deepcopy(model)
-    here, there = Weight(new, name), Weight(donor, name)
+    here = Weight(new, name)
+    there = Weight(donor, name)
     if here.shape != there.shape:
         raise InvalidModelError(f"{name}: expected the shape {here.shape}, got {there.shape}")
     here.value().copy_(there.value())
@@ -237,9 +288,10 @@ def swapped(model: PreTrainedModel, donor: PreTrainedModel, name: str) -> PreTra
 
 
 def shrunk(model: PreTrainedModel, name: str, sigma: float) -> PreTrainedModel:
-    """Singular values of θ + ξ become what they would be without a noise of this σ: by the law of
-    a large noisy matrix (Gavish and Donoho 2017), s → √((s² − (n + m)σ²)² − 4nmσ⁴)/s above the
-    noise's edge σ(√n + √m), and 0 below it.
+    """Shrink the singular values of θ + ξ to estimates of those of θ, for noise of this σ.
+
+    The law is that of large noisy matrices (Gavish and Donoho 2017). A singular value s above the
+    edge of the noise, σ(√n + √m), becomes √((s² − (n + m)σ²)² − 4nmσ⁴)/s. Below, it becomes 0.
     """
     sigma = require_between(sigma, "sigma", InvalidWatermarkError, low=0, high=1e31)
     new = deepcopy(model)
@@ -247,35 +299,43 @@ def shrunk(model: PreTrainedModel, name: str, sigma: float) -> PreTrainedModel:
     U, S, Vh = torch.linalg.svd(wide(weight.value()).double(), full_matrices=False)
     n, m = weight.shape
     square = (S**2 - (n + m) * sigma**2) ** 2 - 4 * n * m * sigma**4
-    kept = torch.where(sigma * (n**0.5 + m**0.5) < S, square.clamp_min(0).sqrt() / S, 0.0)
-    weight.value().copy_((U * kept) @ Vh)
+    edge = sigma * (n**0.5 + m**0.5)
+    estimates = torch.where(edge < S, square.clamp_min(0).sqrt() / S, 0.0)
+    weight.value().copy_((U * estimates) @ Vh)
     return new
 
 
 def bulk(model: PreTrainedModel) -> pd.DataFrame:
-    """Where could a mark be? A noise of standard deviation σ lifts the smallest singular value of
-    an n × m matrix to at least about σ(√max − √min): so it bounds σ from above, whoever looks.
+    """Bound the σ of a possible watermark in each matrix, without a key.
+
+    Noise of standard deviation σ lifts the smallest singular value of an n × m matrix to at least
+    about σ(√max(n, m) − √min(n, m)). So the smallest singular value bounds σ from above.
 
     Returns:
         One row per matrix, the most suspicious first: ``weight``; ``floor``, the smallest singular
-        value over √max − √min, the σ that it leaves room for; and ``ratio``, that floor over the
-        median floor of the matrices of the same kind in other blocks.
+        value divided by √max − √min, which is the largest possible σ; and ``ratio``, this floor
+        divided by the median floor of the matrices of the same kind in all blocks.
     """
     rows = []
     for weight in _linears(model):
         n, m = weight.shape
         S = torch.linalg.svdvals(wide(weight.value()).double())
-        room = max(n, m) ** 0.5 - min(n, m) ** 0.5
-        floor = S[-1].item() / room if room else float(S[len(S) // 2] / max(n, m) ** 0.5)
+        gap = max(n, m) ** 0.5 - min(n, m) ** 0.5
+        if gap:
+            floor = S[-1].item() / gap
+        else:  # noise lifts only the other singular values of a square matrix: take the median
+            median = S[len(S) // 2]
+            floor = float(median / max(n, m) ** 0.5)
         rows.append({"weight": weight.name, "floor": floor})
     table = pd.DataFrame(rows)
     kind = table["weight"].str.split(".").str[-2]
-    table["ratio"] = table["floor"] / table.groupby(kind)["floor"].transform("median")
+    median_of_kind = table.groupby(kind)["floor"].transform("median")
+    table["ratio"] = table["floor"] / median_of_kind
     return table.sort_values("ratio", ascending=False, ignore_index=True)
 
 
 def _linears(model: PreTrainedModel) -> list[Weight]:
-    """The matrices of the blocks: all that can carry a mark, but the one to the vocabulary."""
+    """The matrices of the blocks: all that can carry a watermark, except the output layer."""
     size = model.get_input_embeddings().num_embeddings
     weights = (Weight(model, name) for name in names(model))
     return [weight for weight in weights if weight.shape[0] != size]
@@ -285,16 +345,16 @@ def _linears(model: PreTrainedModel) -> list[Weight]:
 def _input_norms(
     model: PreTrainedModel, linears: Sequence[Weight], texts: tokens.Texts
 ) -> list[Float[Tensor, " d_in"]]:
-    """‖a_j‖ of each layer's inputs over all tokens."""
-    squares: list[Tensor | float] = [0.0] * len(linears)
+    """‖a_j‖ of each layer's inputs, over all tokens."""
+    squares: list[Tensor | float] = [0.0 for _ in linears]
 
     def add(i: int, inputs: tuple) -> None:
         squares[i] = squares[i] + wide(inputs[0]).flatten(0, -2).square().sum(0)
 
-    hooks = [
-        weight.module.register_forward_pre_hook(lambda _, inputs, i=i: add(i, inputs))
-        for i, weight in enumerate(linears)
-    ]
+    def adding(i: int) -> Callable[[object, tuple], None]:
+        return lambda _, inputs: add(i, inputs)
+
+    hooks = [weight.module.register_forward_pre_hook(adding(i)) for i, weight in enumerate(linears)]
     try:
         with evaluating(model):
             for ids in tokens.Reader(model).texts(texts, "text"):

@@ -1,27 +1,28 @@
-"""Whose weights are these? A checkpoint tested from its weights, without any text.
+"""Whose weights are these? A test of a checkpoint's weights, without any text.
 
     ψ_w = ⟨ξ, Δ⟩ / (σ‖Δ‖),   Δ = θ′ − θ
 
-with θ the marked matrix of the base, θ′ the suspect's. Δ is one more direction that does not look
-at the key: ψ_w is N(0, 1) over keys for *every* checkpoint that does not depend on the key, however
-it came about. A released model that was changed further has Δ = ξ + Δ₂, and where Δ₂ does not lean
-towards ξ
+where θ is the base's matrix that was marked, and θ′ is that of the suspect. Δ is a direction like
+that of a text: ψ_w is N(0, 1) over keys for *every* checkpoint that does not depend on the key,
+whatever its history is. A release that was changed further has Δ = ξ + Δ₂. If Δ₂ is orthogonal to
+ξ,
 
     ψ_w ≈ √d · σ / √(σ² + ‖Δ₂‖²/d),
 
-some hundred standard deviations. Scaling θ′ towards θ, as merging with the base does, changes
-nothing.
+which is some hundred standard deviations. Scaling Δ, as merging with the base does, has no effect.
 
-One replaced part of the matrix would drown the rest in ‖Δ‖. Rows are independent pieces of the key,
-so ψ_r = ⟨ξ_r, Δ_r⟩/(σ‖Δ_r‖) of each row r are jointly independent N(0, 1), and so is
+A replaced part of the matrix could dominate ‖Δ‖. Rows of ξ are independent, so ψ_r =
+⟨ξ_r, Δ_r⟩/(σ‖Δ_r‖) of the rows r are independent N(0, 1), and
 
     ψ_rows = Σ_r w_r ψ_r / √Σ_r w_r²,   w_r = √d_in / max(1, ‖Δ_r‖/(σ√d_in)),
 
-whose weights need no key: w_r is what ψ_r would be of a mark under that much other change. With
-rank reduction, PΔ takes the place of Δ; with several matrices, v = (PΔ/σ of each).
+is N(0, 1), too. The w_r do not depend on the key: w_r is the ψ_r of a watermark in a row with a
+change of this length. With rank reduction, PΔ replaces Δ. With several matrices, the direction is
+v = (PΔ/σ of each matrix).
 
-It proves that the checkpoint descends from *this* marked release, or from somebody who has the key.
-Whoever has base and marked weights has ξ, and can put it anywhere.
+A large ψ_w proves that the checkpoint descends from *this* watermarked release, or from somebody
+who knows ξ. Everybody who has the base and the watermarked weights knows ξ, and can add it to any
+model.
 """
 
 import math
@@ -48,23 +49,24 @@ from gaussmark_lib.weights import PlacedWatermark, Watermark
 def weights(
     base: PreTrainedModel | models.LM | str, suspect: Suspect, wm: Watermark, keys: Sequence[Key]
 ) -> pd.DataFrame:
-    """Tests a checkpoint against each key.
+    """Test a checkpoint against each key.
 
     Args:
-        base: the model that was marked, before it was; a model, or a name for ``models.load``.
+        base: the unwatermarked model; a model, or a name for ``models.load``.
         suspect: a model, a folder of safetensors in any dtype, sharded or quantised, or a GGUF
-            file. Of a file, the marked matrices alone are read.
-        wm: where the noise went.
+            file. From a file, only the matrices of ``wm`` are read.
+        wm: where the noise was added.
 
     Returns:
-        One row per key: ``psi`` (ψ_w), ``psi_rows``, each with its p-value and ``log10_p``; and
-        ``distance``, ‖Δ‖/(σ√d), 1 for a mark and nothing else; ``relative``, ‖Δ‖/‖θ‖, which is
-        about 1.4 for a model that was trained elsewhere.
+        One row per key: ``psi`` (ψ_w) and ``psi_rows``, each with its p-value and its log₁₀;
+        ``distance``, ‖Δ‖/(σ√d), which is 1 for a watermark without any other change; and
+        ``relative``, ‖Δ‖/‖θ‖, which is about 1.4 for a model that was trained independently.
 
     Raises:
-        DegenerateScoreError: the suspect has the base's own matrix.
-        InvalidModelError: one that has none of this name and shape (``suspects.matrix``).
-        PerturbedModelError, InvalidWatermarkError, KeyMismatchError: as ``score.score``.
+        DegenerateScoreError: if the suspect's matrix equals that of the base.
+        InvalidModelError: if the suspect has no matrix of this name and shape
+            (``suspects.matrix``).
+        PerturbedModelError, InvalidWatermarkError, KeyMismatchError: as in ``score.score``.
     """
     base = models.load(base) if isinstance(base, str) else base
     model = base.model if isinstance(base, models.LM) else base
@@ -72,25 +74,29 @@ def weights(
     vs = directions(wm, suspect)
     sizes = [v.numel() for v in vs]
     lengths = torch.cat([v.norm(dim=1).double() for v in vs])  # ‖v_r‖ of each row
-    if not (length := lengths.norm().item()):
+    length = lengths.norm().item()
+    if not length:
         names = ", ".join(wm.weights)
         raise DegenerateScoreError(
-            f"the suspect's {names} is the base's own, number for number: it carries no mark"
+            f"the suspect's {names} equals that of the base in every number: it has no watermark"
         )
     inner = []
-    for few in blocks.in_lists(keys, blocks.at_once(len(keys), wm.d)[1]):
-        z = streams(few, wm.d, 1.0)  # (k, d)
-        each = [
+    _, n_at_once = blocks.at_once(len(keys), wm.d)
+    for group in blocks.in_lists(keys, n_at_once):
+        z = streams(group, wm.d, 1.0)  # (k, d)
+        of_matrices = [
             torch.einsum("kij,ij->ki", part.unflatten(1, v.shape), v).double()
             for part, v in zip(z.split(sizes, dim=1), vs, strict=True)
         ]
-        inner.append(torch.cat(each, dim=1))  # ⟨z_r, v_r⟩, (k, rows)
+        inner.append(torch.cat(of_matrices, dim=1))  # ⟨z_r, v_r⟩, (k, rows)
     inner = torch.cat(inner)
     whole = (inner.sum(1) / length).numpy()
-    n = torch.cat([lengths.new_full((len(v),), v.shape[1]) for v in vs])
+    n = torch.cat([lengths.new_full((len(v),), v.shape[1]) for v in vs])  # d_in of each row
     by_rows = combined(inner, lengths, n)
-    size = sum(linear.value().double().square().sum().item() for linear in wm.linears) ** 0.5
-    moved = sum((v.norm().item() * s) ** 2 for v, s in zip(vs, wm.sigmas, strict=True)) ** 0.5
+    squares = [linear.value().double().square().sum().item() for linear in wm.linears]
+    size = sum(squares) ** 0.5  # ‖θ‖
+    changes = [v.norm().item() * sigma for v, sigma in zip(vs, wm.sigmas, strict=True)]
+    moved = sum(change**2 for change in changes) ** 0.5  # ‖Δ‖
     return pd.DataFrame(
         {
             "key_id": [key.key_id for key in keys],
@@ -107,28 +113,38 @@ def weights(
 
 
 def directions(wm: PlacedWatermark, suspect: Suspect) -> list[Float[Tensor, "d_out d_in"]]:
-    """v = PΔ/σ of each marked matrix, on the CPU."""
+    """Return v = PΔ/σ of each matrix of ``wm``, on the CPU."""
     vs = []
     for i, (linear, sigma) in enumerate(zip(wm.linears, wm.sigmas, strict=True)):
         delta = matrix(suspect, linear) - linear.value().cpu()
-        vs.append((wm.projectors[i](delta) if wm.rank_dropped else delta) / sigma)
+        if wm.rank_dropped:
+            delta = wm.projectors[i](delta)
+        vs.append(delta / sigma)
     return vs
 
 
 def combined(
     inner: Float[Tensor, "keys rows"], lengths: Float[Tensor, " rows"], n: Float[Tensor, " rows"]
 ) -> Float[np.ndarray, " keys"]:
-    """ψ_rows from ⟨z_r, v_r⟩, ‖v_r‖ and the d_in of each row; rows without a change say nothing."""
-    moved = lengths > 0
-    inner, lengths, n = inner[:, moved], lengths[moved], n[moved]
+    """Return ψ_rows, given ⟨z_r, v_r⟩, ‖v_r‖ and the d_in of each row.
+
+    Rows without a change carry no evidence and are left out.
+    """
+    is_moved = lengths > 0
+    inner = inner[:, is_moved]
+    lengths = lengths[is_moved]
+    n = n[is_moved]
     w = n.sqrt() / (lengths / n.sqrt()).clamp_min(1)
     return ((inner / lengths) @ w / w.norm()).numpy()
 
 
 def verdict(row: Mapping[str, Any], level: float, n_keys: int = 1) -> dict[str, Any]:
-    """``log10_p_all``: of the smaller p-value of both, times two and times the number of keys that
-    were tried; ``verdict``: *carries the key* where that is at most the level.
+    """Return the verdict of a row of :func:`weights`, corrected for two tests and ``n_keys`` keys.
+
+    ``log10_p_all`` is the log₁₀ of the smaller of the two p-values, times two and times the number
+    of keys; ``verdict`` is *carries the key* if it is at most that of the level.
     """
-    log10_p = min(row["log10_p"], row["log10_p_rows"]) + math.log10(2 * n_keys)
+    log10_smaller = min(row["log10_p"], row["log10_p_rows"])
+    log10_p = log10_smaller + math.log10(2 * n_keys)  # Bonferroni
     carries = "carries" if log10_p <= math.log10(level) else "does not carry"
     return {"verdict": f"{carries} the key", "log10_p_all": min(log10_p, 0.0)}

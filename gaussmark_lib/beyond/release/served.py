@@ -1,18 +1,18 @@
-"""A marked GGUF file, served by llama.cpp in many ways, and its answers tested from their
-characters without their prompts.
+"""Watermarked GGUF files served by llama.cpp in many ways. Their answers are tested from their
+characters, without their prompts.
 
-The engine knows nothing of the watermark. Each key gets a file of its own (``perturb.export_gguf``)
-and each *way* of serving it: the file as exported, or all of it in another quantisation; how tokens
-are drawn; a cache of 8 bits; tokens drafted by the unmarked base. The control is the unmarked base
-file, served in the same way.
+The engine knows nothing of the watermark. Each key has its own file (``perturb.export_gguf``). Each
+file is served in several *ways*: as exported, or with all matrices in another quantisation; with
+several sampling settings; with an 8-bit cache; with tokens drafted by the unwatermarked base. The
+control is the unwatermarked base file, served in the same way.
 
-Two numbers are known before a marked file writes anything. θ′ and θ are the marked matrix and the
-base's, read from their files in the *same* quantisation; Δ = θ′ − θ:
+Two numbers are known before a file writes anything. Let θ′ and θ be the matrix of the watermarked
+and of the base file in the *same* quantisation, and Δ = θ′ − θ:
 
     share  s = ⟨ξ, Δ⟩/‖ξ‖²,      change = ‖Δ − ξ‖/‖ξ‖.
 
-To first order, mean ψ of the answers is s times what the base's answers promise in the same way of
-serving (``promise``, which estimates the temperature from a text).
+To first order, the mean ψ of the answers is s times the ψ that ``promise`` predicts from the base's
+answers, served in the same way. (``promise`` estimates the temperature from a text.)
 """
 
 import hashlib
@@ -58,7 +58,7 @@ class Way(NamedTuple):
     quantisation: str | None = None  # of all its matrices; None: as exported
     sampling: Mapping[str, float] = PLAIN
     q8_cache: bool = False
-    is_drafted: bool = False  # by the unmarked base
+    is_drafted: bool = False  # by the unwatermarked base
 
 
 FILES = {EXPORTED: Way()} | {kind: Way(kind) for kind in requantised.TYPES}
@@ -73,7 +73,7 @@ SERVING = {
 
 
 def missing(model: str) -> str:
-    """Why this model cannot be served here, as a sentence; empty where it can."""
+    """Return a sentence that says why this model cannot be served here, or an empty string."""
     if not llama_cpp.is_installed():
         return (
             "llama.cpp is not installed here, so nothing was served: `make .venv/.extra-engine`"
@@ -83,28 +83,28 @@ def missing(model: str) -> str:
         models.gguf_file(model)
     except InvalidModelError:
         return (
-            f"llama.cpp serves GGUF files, and {model} is none, so nothing was served:"
+            f"llama.cpp serves GGUF files, and {model} is not a GGUF file, so nothing was served:"
             " `-p model smollm2` runs this notebook on a model that is."
         )
     return ""
 
 
 def questions(n: int, seed: int = 0) -> list[str]:
-    """Return n questions for a chat, in the seed's order; after 80 they come again."""
+    """Return n questions for a chat, in the seed's order; they repeat after 80."""
     every = [form.format(topic) for form in FORMS for topic in TOPICS]
     order = np.random.default_rng(seed).permutation(len(every))
     return [every[order[number % len(every)]] for number in range(n)]
 
 
 def seed_of(way: str, number: int, seed: int) -> int:
-    """The engine's seed for an answer: no two answers of a run share one."""
+    """Return the engine's seed for an answer, which no other answer of a run has."""
     digest = hashlib.sha256(f"{seed}/{way}/{number}".encode()).digest()
-    return int.from_bytes(digest[:4], "little") >> 1
+    return int.from_bytes(digest[:4], "little") >> 1  # 31 bits: the engine takes a signed integer
 
 
 @dataclass
 class Files:
-    """The base file in every quantisation, and marked copies of it."""
+    """The base file in every quantisation, and its watermarked copies."""
 
     base: Path
     wm: Watermark
@@ -112,13 +112,13 @@ class Files:
     readers: dict[Path, gguf_files.Reader] = field(default_factory=dict)
 
     def reader(self, path: Path) -> gguf_files.Reader:
-        """A file's header and tensors; parsing a header takes most of a second."""
+        """Return a file's header and tensors, parsed once: a header takes most of a second."""
         if path not in self.readers:
             self.readers[path] = gguf_files.read(path)
         return self.readers[path]
 
     def unmarked(self, quantisation: str | None) -> Path:
-        """The base file, in a quantisation."""
+        """Return the base file in a quantisation; make it if necessary."""
         if quantisation is None:
             return self.base
         path = self.folder / f"base.{quantisation}.gguf"
@@ -127,10 +127,10 @@ class Files:
         return path
 
     def marked(self, key: Key, quantisation: str | None) -> Path:
-        """The marked file of a key, in a quantisation.
+        """Return the watermarked file of a key in a quantisation; make it if necessary.
 
-        Each tensor is quantised by itself, so the marked file in a quantisation is the base file in
-        it with one tensor replaced (but for the header's three values): only that one is made anew.
+        Each tensor is quantised by itself. So the file is the base file in this quantisation with
+        one tensor replaced, except for three values of the header: only this tensor is computed.
         """
         path = self.folder / f"{key.key_id}.{quantisation}.gguf"
         if path.exists():
@@ -143,18 +143,19 @@ class Files:
         return path
 
     def change(self, key: Key, quantisation: str | None) -> Float[Tensor, "d_out d_in"]:
-        """Δ = θ′ − θ, of the marked file and the base's in the same quantisation."""
+        """Return Δ = θ′ − θ, with the watermarked and the base file in the same quantisation."""
         base = self.reader(self.unmarked(quantisation))
         theta = gguf_files.matrix(base, self.wm.weight)
         if quantisation is None:
-            marked = gguf_files.matrix(self.reader(self.marked(key, None)), self.wm.weight)
+            exported = self.reader(self.marked(key, None))
+            marked = gguf_files.matrix(exported, self.wm.weight)
         else:
             name, content, kind = self.content(key, quantisation)
             marked = gguf_files.decoded(base, name, content, kind)
         return marked - theta
 
     def content(self, key: Key, quantisation: str) -> tuple[str, np.ndarray, gguf_writing.Kind]:
-        """The marked tensor in a quantisation: the file's name for it, its bytes and its type."""
+        """Return the watermarked tensor in a quantisation: its name in the file, bytes and type."""
         exported = self.reader(self.marked(key, None))
         tensor = gguf_files.tensor(exported, self.wm.weight)
         kind = requantised.fitting(tensor, gguf_writing.Kind[quantisation])
@@ -169,23 +170,24 @@ class Files:
 
 @contextmanager
 def files(base: Path, wm: Watermark) -> Iterator[Files]:
-    """The files of a measurement, in a folder that goes when it ends."""
+    """Give the files of a measurement, in a folder that is removed at the end."""
     with tempfile.TemporaryDirectory() as folder:
         yield Files(base, wm, Path(folder))
 
 
 def weights(files: Files, keys: Sequence[Key]) -> pd.DataFrame:
-    """What of each key's noise is in its files.
+    """Measure how much of each key's noise is in its files.
 
     Returns:
-        One row per file of ``FILES`` and key: ``file, key`` (its number), ``share``, ``change``,
-        and ``psi_w``, ψ of weights (``provenance``), against the base in the same quantisation.
+        One row per file of ``FILES`` and key: ``file``, ``key`` (its number), ``share``,
+        ``change``, and ``psi_w``, the ψ of weights (``provenance``) against the base in the same
+        quantisation.
     """
     rows = []
     theta = gguf_files.matrix(files.reader(files.base), files.wm.weight)
     placed = PlacedWatermark(None, files.wm, [Weight.alone(files.wm.weight, theta)])
     for number, key in enumerate(keys):
-        xi = perturb.drawn(placed, [key])[0][0]
+        [[xi]] = perturb.drawn(placed, [key])  # of one weight and one key
         for name, way in FILES.items():
             delta = files.change(key, way.quantisation)
             along = (xi * delta).sum()
@@ -213,18 +215,18 @@ def answers(
     n_base: int,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Serve each key's file and the base in each way, and test what they write.
+    """Serve each key's file and the base file in each way, and test their answers.
 
     Args:
         lm: the base model, as ``models.load`` reads it from ``files.base``.
-        prompts: one per key: what is asked of a chat model, or what another one goes on from.
-        n_tokens: of each answer, which goes on where the model would end it.
-        n_base: the base answers the prompts of so many keys, the first ones.
+        prompts: one per key: a question for a chat model, or a text that another model continues.
+        n_tokens: length of each answer; the model's end of text is ignored.
+        n_base: the base answers the prompts of the first ``n_base`` keys.
 
     Returns:
-        One row per way, key and file: ``way, key`` (its number), ``is_marked``, ``n_tokens``,
-        ``psi`` (under the key), ``wrong`` (under another key), and of the base's answers
-        ``promised``: the mean ψ that a marked answer of this kind would have.
+        One row per way, key and file: ``way``, ``key`` (its number), ``is_marked``, ``n_tokens``,
+        ``psi`` (under the key), ``wrong`` (under another key), and ``promised``: for an answer of
+        the base, the mean ψ that a watermarked answer of this kind would have, otherwise NaN.
     """
     rows = []
     for number, key in enumerate(keys):
@@ -234,10 +236,9 @@ def answers(
                 paths.append(files.unmarked(way.quantisation))
             for path in paths:
                 is_marked = path == paths[0]
-                # each answer has a server of its own: no cache is left of an earlier one
-                server = llama_cpp.serve(
-                    path, q8_cache=way.q8_cache, draft=files.base if way.is_drafted else None
-                )
+                # A new server for each answer: it has no cache of an earlier answer.
+                draft = files.base if way.is_drafted else None
+                server = llama_cpp.serve(path, q8_cache=way.q8_cache, draft=draft)
                 [response] = llama_cpp.answers(
                     server,
                     [prompts[number]],
@@ -260,13 +261,15 @@ def tested(
     table: pd.DataFrame,
     texts: Sequence[list[int]],
 ) -> pd.DataFrame:
-    """The table with ``psi, wrong, promised`` of each text."""
-    placed, unknown = wm.on(lm.model), lm.unknown_prompt()
+    """Return the table with the columns ``psi``, ``wrong`` and ``promised`` added."""
+    placed = wm.on(lm.model)
+    unknown = lm.unknown_prompt()
     psi = np.empty((len(texts), 2))  # under the key, and under another
     lengths = np.empty(len(texts))  # ‖G‖
-    for gradient in gradients.gradients(lm.model, [unknown] * len(texts), texts, wm):
+    prompts = [unknown for _ in texts]
+    for gradient in gradients.gradients(lm.model, prompts, texts, wm):
         key = table["key"][gradient.text]
-        key_and_other = [keys[key], keys[key - 1]]
+        key_and_other = [keys[key], keys[key - 1]]  # before the first comes the last
         psi[gradient.text] = score.psi([gradient], placed, key_and_other)[0]
         lengths[gradient.text] = gradient.norm
     promised = np.full(len(texts), np.nan)
@@ -275,7 +278,7 @@ def tested(
         return table.assign(psi=psi[:, 0], wrong=psi[:, 1], promised=promised)
     promises = promise.table(
         lm.model,
-        [unknown] * len(of_base),
+        [prompts[i] for i in of_base],
         [texts[i] for i in of_base],
         wm,
         unknown_prompt=unknown,
@@ -285,8 +288,9 @@ def tested(
 
 
 def forecasts(answers: pd.DataFrame, weights: pd.DataFrame) -> pd.DataFrame:
-    """The table of :func:`answers` with ``forecast``: what each base answer promises, times the
-    mean share of ξ in the files that are served in this way.
+    """Return the table of :func:`answers` with the column ``forecast``.
+
+    It is what each base answer promises, times the mean share of ξ in the files served in this way.
     """
     shares = weights.groupby("file")["share"].mean()
     share = answers["way"].map(shares).fillna(shares[EXPORTED])
@@ -294,10 +298,13 @@ def forecasts(answers: pd.DataFrame, weights: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured_by_forecast(table: pd.DataFrame, ways: Sequence[str]) -> stats.Estimate:
-    """Mean ψ of the marked answers in these ways, divided by their mean forecast, over keys."""
+    """Estimate mean ψ of watermarked answers in these ways, divided by their mean forecast.
+
+    The interval is over keys.
+    """
     rows = table[table["way"].isin(ways)]
     is_marked = rows["is_marked"].to_numpy()
-    # sums and counts of both kinds of answers, (n, 4), so that a resample needs no NaN
+    # Values and counts of both kinds of answers, (n, 4): sums over a resample need no NaN.
     columns = [
         np.where(is_marked, rows["psi"], 0.0),
         is_marked,
@@ -307,17 +314,23 @@ def measured_by_forecast(table: pd.DataFrame, ways: Sequence[str]) -> stats.Esti
 
     def quotient(rows: Float[np.ndarray, "n 4"]) -> float:
         psi, n_marked, forecast, n_base = rows.sum(0)
-        # a resample of keys may have no answer of the base
-        return (psi / n_marked) / (forecast / max(n_base, 1)) if forecast else np.inf
+        if not forecast:  # a resample of keys may have no answer of the base
+            return np.inf
+        return (psi / n_marked) / (forecast / max(n_base, 1))
 
     return stats.interval(np.column_stack(columns), quotient, cluster=rows["key"])
 
 
 def alarms(lm: models.LM, files: Files, keys: Sequence[Key], level: float) -> pd.DataFrame:
-    """The unmarked base in each quantisation, tested from its weights: ``file, n_hits, n_keys``."""
+    """Test the weights of the unwatermarked base in each quantisation.
+
+    Returns:
+        One row per quantisation: ``file``, ``n_hits``, ``n_keys``.
+    """
     rows = []
     for kind in requantised.TYPES:
-        found = provenance.weights(lm.model, files.unmarked(kind), files.wm, keys)
-        n_hits = int((norm.sf(found["psi"]) <= level).sum())
+        table = provenance.weights(lm.model, files.unmarked(kind), files.wm, keys)
+        is_hit = norm.sf(table["psi"]) <= level
+        n_hits = int(is_hit.sum())
         rows.append({"file": kind, "n_hits": n_hits, "n_keys": len(keys)})
     return pd.DataFrame(rows)

@@ -1,5 +1,7 @@
-"""One matrix of a suspect, without the rest of its model: from a loaded model, a folder of
-safetensors (in any dtype, in shards), a quantised checkpoint, or a GGUF file.
+"""One matrix of a suspect, read without the rest of the model.
+
+A suspect is a loaded model, a folder of safetensors (in any dtype, in shards), a quantised
+checkpoint, or a GGUF file.
 """
 
 import json
@@ -24,16 +26,17 @@ Suspect = PreTrainedModel | models.LM | str | Path
 
 
 def matrix(suspect: Suspect, weight: Weight) -> Float[Tensor, "d_out d_in"]:
-    """θ′: the suspect's matrix of this name, float32 at least, on the CPU.
+    """Return θ′, the suspect's matrix of this name, in float32 or wider, on the CPU.
 
     Raises:
-        InvalidModelError: no such matrix, another shape, numbers that are not finite, an adapter
-            that was not merged, or files that cannot be read.
+        InvalidModelError: if there is no such matrix, it has another shape or numbers that are not
+            finite, an adapter was not merged, or a file cannot be read.
     """
     if isinstance(suspect, models.LM):
         suspect = suspect.model
     if isinstance(suspect, PreTrainedModel):
-        source, theta = type(suspect).__name__, _of_model(suspect, weight)
+        source = type(suspect).__name__
+        theta = _of_model(suspect, weight)
     else:
         source = files.as_path(suspect, "cannot read the suspect", InvalidModelError)
         if str(suspect) == models.EMBEDDED:
@@ -53,25 +56,28 @@ def matrix(suspect: Suspect, weight: Weight) -> Float[Tensor, "d_out d_in"]:
     if tuple(theta.shape) != weight.shape:
         raise InvalidModelError(
             f"{source}: expected {weight.name} of shape {weight.shape}, got {tuple(theta.shape)};"
-            " it is another architecture or size, and no version of this base"
+            " the suspect has another architecture or size, and is not a version of this base"
         )
     check_finite(theta, f"{weight.name} of {source}")
     return theta
 
 
 def _of_model(model: PreTrainedModel, weight: Weight) -> Tensor:
-    found = dict(model.named_parameters()).get(weight.name)
-    if found is None:
-        adapted = any("lora_" in name for name, _ in model.named_parameters())
-        raise _missing(type(model).__name__, weight, is_adapted=adapted)
-    if type(found.data) is not Tensor or not found.is_floating_point():  # packed by some library
-        found = found.dequantize()
-    return weight.oriented(found)
+    parameters = dict(model.named_parameters())
+    if weight.name not in parameters:
+        is_adapted = any("lora_" in name for name in parameters)
+        raise _missing(type(model).__name__, weight, is_adapted=is_adapted)
+    parameter = parameters[weight.name]
+    is_packed = type(parameter.data) is not Tensor or not parameter.is_floating_point()
+    if is_packed:  # by a library for quantised models
+        parameter = parameter.dequantize()
+    return weight.oriented(parameter)
 
 
 def _of_folder(folder: Path, weight: Weight) -> Tensor:
-    """A folder's matrix, from the one shard that has it."""
-    if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
+    """The matrix from the shard of a folder that contains it."""
+    is_adapter = (folder / "adapter_config.json").exists()
+    if is_adapter and not (folder / "config.json").exists():
         raise _missing(folder, weight, is_adapted=True)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if config.get("quantization_config"):  # packed: only its own library can unpack it
@@ -83,16 +89,17 @@ def _of_folder(folder: Path, weight: Weight) -> Tensor:
     else:
         with safe_open(folder / SINGLE, "pt") as file:
             shards = dict.fromkeys(file.keys(), SINGLE)
-    # a checkpoint of the bare body leaves out what the head's class calls it
+    # A checkpoint without the output layer has the names without their first part ("model.").
     _, _, inner = weight.name.partition(".")
-    if not (name := next((n for n in (weight.name, inner) if n in shards), None)):
-        raise _missing(folder, weight, is_adapted=any("lora_" in n for n in shards))
-    with safe_open(folder / shards[name], "pt") as file:
-        return weight.oriented(file.get_tensor(name))
+    for name in (weight.name, inner):
+        if name in shards:
+            with safe_open(folder / shards[name], "pt") as file:
+                return weight.oriented(file.get_tensor(name))
+    raise _missing(folder, weight, is_adapted=any("lora_" in name for name in shards))
 
 
 def _of_gguf(path: Path, weight: Weight) -> Tensor:
-    """A matrix of a GGUF file, by that format's own name for it, dequantised."""
+    """The matrix from a GGUF file, dequantised; the format has its own names."""
     reader = gguf_files.Reader(path)
     try:
         return gguf_files.matrix(reader, weight.name)
@@ -103,7 +110,7 @@ def _of_gguf(path: Path, weight: Weight) -> Tensor:
 def _missing(source: object, weight: Weight, *, is_adapted: bool) -> InvalidModelError:
     expected = f"{source}: expected a matrix {shown(weight.name)}, found none"
     if is_adapted:
-        advice = "its low-rank adapter is not merged: merge it first (peft's merge_and_unload)"
+        advice = "merge the low-rank adapter into the model first (peft's merge_and_unload)"
     else:
-        advice = "it is another architecture, or not a checkpoint of the whole model"
+        advice = "the suspect has another architecture, or is not a checkpoint of a whole model"
     return InvalidModelError(f"{expected}; {advice}")

@@ -1,8 +1,9 @@
-"""All schemes by name: ``schemes.named(wm, key, ["GaussMark", "KGW-2"])``. A scheme is one file in
-this folder and its test.
+"""All schemes by name: ``schemes.named(wm, key, ["GaussMark", "KGW-2"])``.
+
+A scheme is one file in this folder and its test.
 
 ==================  ==========================================================================
-``gaussmark``       the paper's: noise on one weight, vanilla and rank-reduced; token-level keys
+``gaussmark``       the paper's schemes: vanilla, rank-reduced, and with token-level keys
 ``kgw`` (core)      green lists (Kirchenbauer et al., arXiv:2301.10226): KGW-1, KGW-2
 ``synthid``         tournament sampling (Dathathri et al., Nature 634, 2024)
 ``gumbel``          Gumbel-max sampling (Aaronson 2022)
@@ -10,7 +11,7 @@ this folder and its test.
 ==================  ==========================================================================
 """
 
-# first, because schemes are listed in the order in which they are registered
+# This import is first, because schemes are listed in the order of their registration.
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.scheme import COLUMNS, Scheme, named, register
 

@@ -1,15 +1,17 @@
-"""Gaussian noise on the output biases (Christ, Gunn, Malkin & Raykova, arXiv:2410.18861): GaussMark
-on one bias per token of the vocabulary, the smallest weight that it can have.
+"""Gaussian noise on the output biases (Christ, Gunn, Malkin & Raykova, arXiv:2410.18861).
+
+It is GaussMark on the smallest possible weight: one bias per token of the vocabulary.
 
     logits + ξ,   ξ ~ N(0, σ²I_V),        u = ∇_bias log p(y | x) = Σ_t (onehot(y_t) − p_t)
 
-ψ = ⟨ξ, u⟩/(σ‖u‖) is N(0, 1) over keys for every text. A test takes a forward pass and no backward
-one, and any model's logits will do. But d is V, a few thousand numbers where a matrix has hundreds
-of thousands, and each shows in how often its token is written: the mark is cheaper to steal
-(notebook 17 measures it).
+ψ = ⟨ξ, u⟩/(σ‖u‖) is N(0, 1) over keys for every text. A test needs a forward pass and no backward
+pass, and the logits of any model suffice. But d = V is only a few thousand numbers, while a matrix
+has hundreds of thousands, and each number shows in the frequency of its token. So the watermark is
+cheaper to steal (notebook 17 measures it).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -17,6 +19,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from scipy.stats import norm
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import divergence, generate, perturb, tokens
@@ -29,7 +32,7 @@ from gaussmark_lib.tokens import Texts
 
 @dataclass(frozen=True)
 class OutputBiases(SamplerScheme):
-    """Noise of standard deviation ``sigma`` (nats) on every token's logit; ``statistic`` is ψ."""
+    """Noise of standard deviation ``sigma`` (nats) on each token's logit; ``statistic`` is ψ."""
 
     key: Key
     sigma: float = 0.3
@@ -37,19 +40,36 @@ class OutputBiases(SamplerScheme):
     marks_greedy = True
 
     def noise(self, size: int) -> Float[np.ndarray, " vocabulary"]:
-        """ξ/σ of each token."""
+        """Return ξ/σ of each token."""
         seed = int.from_bytes(self.key.derived("output biases")[:16], "big")
         return standard_normal(seed, size)
 
     def processor(self, model: PreTrainedModel) -> generate.Processor:
-        noise = cache(lambda size: torch.from_numpy(self.sigma * self.noise(size)))
+        """Return a function that adds ξ to the logits of a batch."""
+
+        @cache
+        def noise(size: int) -> Float[Tensor, " vocabulary"]:
+            return torch.from_numpy(self.sigma * self.noise(size))
+
         return lambda ids, logits: logits + noise(logits.shape[-1]).to(logits)
+
+    def processor_of_rows(self, model: PreTrainedModel, keys: Sequence[Key]) -> generate.Processor:
+        """Return a function that adds the ξ of its key to the logits of each row."""
+        schemes = [replace(self, key=key) for key in keys]
+
+        @cache
+        def noises(size: int) -> Float[Tensor, "rows vocabulary"]:
+            of_rows = [self.sigma * scheme.noise(size) for scheme in schemes]
+            return torch.from_numpy(np.stack(of_rows)).to(model.device)
+
+        return lambda ids, logits: logits + noises(logits.shape[-1]).to(logits)
 
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
-        """``scheme.COLUMNS``; ``model`` is the base model."""
-        rows, directions = [], slopes(model, prompts, responses)
+        """Score texts with the base model; return a table with ``scheme.COLUMNS``."""
+        directions = slopes(model, prompts, responses)
+        rows = []
         for i, ids, scheme in self.keyed(model, responses, keys):
             u = directions[i]
             psi = float(scheme.noise(len(u)) @ u / np.linalg.norm(u))
@@ -61,18 +81,20 @@ class OutputBiases(SamplerScheme):
 def slopes(
     model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 16
 ) -> list[Float[np.ndarray, " vocabulary"]]:
-    """u = Σ_t (onehot(y_t) − p_t) of each text, by the base model, float64."""
+    """Return u = Σ_t (onehot(y_t) − p_t) of each text under the base model, in float64."""
     pairs = list(tokens.Reader(model).pairs(prompts, responses).values())
     perturb.refuse_perturbed(model)
-    found = []
+    directions = []
     for rows, _ in generate.in_batches(model, len(pairs), batch_size, None):
         inputs, is_token = divergence.laid_out(model, pairs[rows])
-        p = wide(divergence.logits(model, inputs, is_token.shape[1])).softmax(-1).double()
-        for (_, y), of_text, there in zip(pairs[rows], p, is_token.bool(), strict=True):
-            u = -of_text[there.to(of_text.device)].sum(0).cpu().numpy()
-            np.add.at(u, y, 1.0)
-            found.append(u)
-    return found
+        n_tokens = is_token.shape[1]
+        logits = wide(divergence.logits(model, inputs, n_tokens))
+        p = logits.softmax(-1).double()  # (texts, tokens, vocabulary)
+        for (_, y), of_text, mask in zip(pairs[rows], p, is_token.bool(), strict=True):
+            u = -of_text[mask.to(of_text.device)].sum(0).cpu().numpy()
+            np.add.at(u, y, 1.0)  # unlike u[y] += 1, this counts a token each time it occurs
+            directions.append(u)
+    return directions
 
 
 register("output biases")(lambda wm, key: OutputBiases(key))

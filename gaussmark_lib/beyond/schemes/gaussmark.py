@@ -1,5 +1,6 @@
-"""The paper's schemes as a ``Scheme``: vanilla, rank-reduced, and with token-level keys (Algs. 3
-and 4), tested by hits or by a weighted sum.
+"""The paper's schemes, each as a ``Scheme``: vanilla, rank-reduced, and with token-level keys.
+
+Token-level keys (Algs. 3 and 4) are tested by hits or by a weighted sum.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,24 +24,30 @@ from gaussmark_lib.weights import Watermark
 
 @dataclass(frozen=True)
 class GaussMark(Scheme):
-    """Noise on one weight; ``statistic`` is ψ, of texts in which a share ``edited`` was exchanged
-    (``channel``). ``dtype`` is the lowest precision of scoring that will do (``score.score``).
+    """Noise on one weight; ``statistic`` is ψ.
+
+    Args:
+        edited: the share of replaced tokens that the test is tuned for (``channel``).
+        dtype: the lowest precision in which texts may be scored (``score.score``).
     """
 
     wm: Watermark
     key: Key
     name: str = "GaussMark"
     edited: float = 0.0
-    dtype: str | None = field(default=None, repr=False)  # no part of who writes a text
+    dtype: str | None = field(default=None, repr=False)  # has no effect on writing
 
     def writing(
         self, model: PreTrainedModel, n: int, keys: Keys = None, is_greedy: bool = False
     ) -> dict:
-        return {"marks": [(self.wm, key) for key in self.key_of_each(n, keys)]}
+        """Return the arguments of ``generate.sample`` that watermark n rows."""
+        marks = [(self.wm, key) for key in self.key_of_each(n, keys)]  # one per row
+        return {"marks": marks}
 
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
+        """Score texts with the base model; return a table with ``scheme.COLUMNS``."""
         keys = self.key_of_each(len(responses), keys)
         table = score.score(
             model,
@@ -60,11 +67,14 @@ register("GaussMark")(lambda wm, key: GaussMark(replace(wm, rank_dropped=0), key
 
 @register("GaussMark, sharper")
 def sharper(wm: Watermark, key: Key) -> GaussMark:
-    return GaussMark(replace(wm, rank_dropped=0), key, name="GaussMark, sharper", edited=0.1)
+    """Return the vanilla scheme with a test that is tuned for 10% replaced tokens."""
+    vanilla = replace(wm, rank_dropped=0)
+    return GaussMark(vanilla, key, name="GaussMark, sharper", edited=0.1)
 
 
 @register("rank-reduced")
 def rank_reduced(wm: Watermark, key: Key) -> GaussMark:
+    """Return the scheme without the top singular directions of the weight."""
     if not wm.rank_dropped:
         raise InvalidWatermarkError(
             "rank-reduced: expected a watermark with rank_dropped ≥ 1, got 0, which is the vanilla"
@@ -75,8 +85,12 @@ def rank_reduced(wm: Watermark, key: Key) -> GaussMark:
 
 @dataclass(frozen=True)
 class TokenKeys(Scheme):
-    """Fresh noise for each token, tested by the number of hits at level ``alpha_0`` (``"hits"``,
-    Alg. 4) or by the weighted sum of the Γ_k (``"sum"``).
+    """Fresh noise for each token.
+
+    Args:
+        alpha_0: level of the test of one token.
+        test: ``"hits"`` counts the tokens that are significant at ``alpha_0`` (Alg. 4); ``"sum"``
+            takes the weighted sum of the Γ_k.
     """
 
     wm: Watermark
@@ -86,6 +100,7 @@ class TokenKeys(Scheme):
 
     @property
     def name(self) -> str:
+        """Return the name with its test."""
         return f"token keys, {self.test}"
 
     def generate(
@@ -97,12 +112,14 @@ class TokenKeys(Scheme):
         keys: Keys = None,
         **sampling,
     ) -> list[list[int]]:
+        """Write a response to each prompt, under its own key."""
         keys = self.key_of_each(len(prompts), keys)
         return token_keys.sample(model, prompts, n_tokens, self.wm, keys, **sampling)
 
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
+        """Score texts with the base model; return a table with ``scheme.COLUMNS``."""
         keys = self.key_of_each(len(responses), keys)
         gammas = token_keys.per_token(model, prompts, responses, self.wm, keys)
         return token_keys.from_gammas(gammas, self.test, self.alpha_0)
@@ -110,6 +127,7 @@ class TokenKeys(Scheme):
     def divergences(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> Float[np.ndarray, " texts"]:
+        """Return KL(q ‖ p_θ) along each text, in nats."""
         keys = self.key_of_each(len(responses), keys)
         return token_divergence.per_text(model, prompts, responses, self.wm, keys)
 

@@ -1,35 +1,36 @@
 """Gumbel-max sampling (Aaronson, lecture of 28 November 2022; scored as in Fernandez et al.,
 arXiv:2308.00113).
 
-The h tokens before, with the key, give each token v of the vocabulary a uniform number r_v. The
-token that is written is
+The key and the h preceding tokens (the context) give each token v of the vocabulary a uniform
+number r_v. The sampler writes
 
     v* = argmax_v r_v^(1/p_v) = argmin_v −ln(r_v)/p_v,      P(v* = v) = p_v over keys,
 
 since −ln(r_v)/p_v is exponential with rate p_v (the Gumbel-max trick, and Kuditipudi et al.'s
-exponential minimum, arXiv:2307.15593). So over keys every token has the model's distribution, and
-under one key the text is a function of its prompt: no random number of the sampler matters. Where
-the same h tokens came before in the same response, they would give the same r again; there the
-sampler draws from p as without a watermark, and the whole text keeps the model's distribution over
-keys.
+exponential minimum, arXiv:2307.15593). So over keys every token has the model's distribution.
+Under one key the text is a function of its prompt: the sampler's own random numbers have no effect.
+
+A context that repeats in the same response would give the same r again. There the sampler draws
+from p, as without a watermark, so that the whole text has the model's distribution over keys.
 
     score = Σ_t −ln(1 − r_{v_t}),      each context counted once
 
-A chosen r is large, and r of a text that does not depend on the key is uniform: n terms are n
-exponential numbers of mean 1, and their sum is Gamma(n, 1), exactly.
+The r of a chosen token is large. In a text that does not depend on the key, r is uniform: the n
+terms are exponential with mean 1, and their sum is Gamma(n, 1), exactly.
 
-The divergence of this key from the model: q_t is certain of one token, so KL(q_t ‖ p_t) = −ln
-p_t(v*_t), the surprisal, whose mean is the entropy of the model. It is the largest of all schemes,
-and is no loss of quality: averaged over keys it is 0.
+The divergence of one key from the model: q_t is certain of a single token, so KL(q_t ‖ p_t) = −ln
+p_t(v*_t). This is the surprisal, whose mean is the entropy of the model. It is the largest
+divergence of all schemes, but not a loss of quality: averaged over keys, q_t equals p_t.
 
 r comes from a counter: Philox4x64-10 with the first 128 bits of HMAC-SHA256(key, context) as its
-key, r_v = (k + ½)·2⁻⁵² from the top 52 bits of its v-th output. NumPy promises these bits on every
-machine. A whole vocabulary is one call; a single r_v needs no others.
+key. With k the top 52 bits of the v-th output, r_v = (k + ½)·2⁻⁵². NumPy promises these bits on
+every machine. One call gives the r of a whole vocabulary; a single r_v does not need the others.
 """
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
 
 import numpy as np
 import pandas as pd
@@ -42,6 +43,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import generate
+from gaussmark_lib.engine import philox
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.scheme import Keys, SamplerScheme, register
@@ -52,11 +54,12 @@ _BLOCK = 4  # outputs of Philox for one value of its counter
 
 @dataclass(frozen=True)
 class GumbelMax(SamplerScheme):
-    """Gumbel-max sampling with numbers from the ``context`` tokens before (h).
+    """Gumbel-max sampling.
 
     Args:
-        once: count each context once in the test. Engines that count every token take the same r
-            for new evidence in a text that repeats itself; their level is not exact.
+        context: number of preceding tokens that determine r (h).
+        once: count each context once in the test. Without this, a text that repeats itself counts
+            the same r as new evidence, and the level is not exact. Some engines do so.
     """
 
     key: Key
@@ -65,85 +68,136 @@ class GumbelMax(SamplerScheme):
 
     @property
     def name(self) -> str:
+        """Return the name with its test."""
         return "Gumbel-max" if self.once else "Gumbel-max, every token"
 
     @property
     def exact(self) -> bool:
+        """Return whether the level is exact for every text."""
         return self.once
 
     def uniforms(self, before: Sequence[int], n: int, first: int = 0) -> Float[np.ndarray, " n"]:
-        """r_v for the tokens v = first … first + n − 1 after a context, float64 in (0, 1)."""
+        """Return r_v for n tokens v = first, first + 1, … after a context, float64 in (0, 1)."""
+        generator = np.random.Philox(key=self.seed(before))
+        generator.advance(first // _BLOCK)
+        skipped = first % _BLOCK  # outputs of the same block before the first token's
+        raw = generator.random_raw(skipped + n)[skipped:]
+        return of_bits(raw)
+
+    def seed(self, before: Sequence[int]) -> int:
+        """Return Philox' key after a context."""
         context = np.asarray(before, dtype="<i8").tobytes()
-        drawn = hmac.digest(self.key.derived("Gumbel-max"), context, "sha256")
-        bits = np.random.Philox(key=int.from_bytes(drawn[:16], "big")).advance(first // _BLOCK)
-        skipped = first % _BLOCK
-        return ((bits.random_raw(skipped + n)[skipped:] >> np.uint64(12)) + 0.5) * 2.0**-52
+        digest = hmac.digest(self.key.derived("Gumbel-max"), context, "sha256")
+        return int.from_bytes(digest[:16], "big")
 
     def processor(self, model: PreTrainedModel) -> "_Chooser":
-        """A fresh one for each batch, of which the first call gets the prompts. It leaves one token
-        possible, or does nothing.
+        """Return a new processor for one batch; its first call gets the prompts.
+
+        It leaves a single token possible, or changes nothing in a row that repeats a context.
         """
-        return _Chooser(self)
+        return _Chooser([self])
+
+    def processor_of_rows(self, model: PreTrainedModel, keys: Sequence[Key]) -> "_Chooser":
+        return _Chooser([replace(self, key=key) for key in keys])
 
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
-        """``scheme.COLUMNS`` with the sum as ``statistic``, and ``n_scored``; the prompts are
-        ignored. InvalidTextError for h tokens or less.
+        """Score texts; return ``scheme.COLUMNS`` with the sum as ``statistic``, and ``n_scored``.
+
+        The prompts have no effect.
+
+        Raises:
+            InvalidTextError: if a response has h tokens or fewer.
         """
-        rows, h = [], self.context
+        h = self.context
+        rows = []
         for i, ids, scheme in self.keyed(model, responses, keys):
             if len(ids) <= h:
                 raise InvalidTextError(
-                    f"response {i}: expected at least {h + 1} tokens, since Gumbel-max scores a"
-                    f" token by the {h} before it, got {len(ids)}"
+                    f"response {i}: expected at least {h + 1} tokens, because Gumbel-max scores a"
+                    f" token by the {h} tokens before it, got {len(ids)}"
                 )
-            after = [(tuple(ids[t - h : t]), ids[t]) for t in range(h, len(ids))]
+            scored = [(tuple(ids[t - h : t]), ids[t]) for t in range(h, len(ids))]
             if self.once:
-                after = dict(reversed(after)).items()  # of equal contexts, the first stays
-            r = np.concatenate([scheme.uniforms(before, 1, token) for before, token in after])
-            rows.append((i, len(ids), len(after), -np.log1p(-r).sum()))
+                scored = dict(reversed(scored)).items()  # of equal contexts, the first stays
+            r = np.concatenate([scheme.uniforms(context, 1, token) for context, token in scored])
+            rows.append((i, len(ids), len(scored), -np.log1p(-r).sum()))
         table = pd.DataFrame(rows, columns=["text", "n_tokens", "n_scored", "statistic"])
         return table.assign(**exact_tail(table["statistic"], table["n_scored"]))
 
 
 class _Chooser:
-    """Logits of a batch → 0 for the chosen token and −∞ for all others; unchanged where a response
-    repeats a context.
+    """Set the logits of a batch to 0 for the chosen token and to −∞ for all others.
+
+    The logits of a row stay as they are if its response repeats a context.
     """
 
-    def __init__(self, scheme: GumbelMax):
-        self.scheme = scheme
-        self.start: int | None = None  # of the responses
+    def __init__(self, schemes: Sequence[GumbelMax]):
+        self.schemes = schemes  # of each row, or one scheme for all rows
+        self.start: int | None = None  # length of the prompts
 
     def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
-        h = self.scheme.context
-        self.start = ids.shape[1] if self.start is None else self.start
-        ids = torch.nn.functional.pad(
-            ids[:, max(self.start - h, 0) :], (max(h - self.start, 0), 0)
-        )  # as a longer prompt beside it would pad it
-        contexts = ids.unfold(1, h, 1)  # (rows, tokens so far + 1, h)
-        new = ~(contexts[:, :-1] == contexts[:, -1:]).all(-1).any(-1)
-        if not new.any() or not logits.amax(-1).isfinite().all():  # which the sampler refuses
+        h = self.schemes[0].context
+        if self.start is None:
+            self.start = ids.shape[1]
+        # The response and the h tokens before it. A prompt of fewer tokens is padded on the left,
+        # as it is next to a longer prompt.
+        from_context = ids[:, max(self.start - h, 0) :]
+        n_padding = max(h - self.start, 0)
+        padded = torch.nn.functional.pad(from_context, (n_padding, 0))
+        contexts = padded.unfold(1, h, 1)  # (rows, tokens so far + 1, h)
+        is_new = ~(contexts[:, :-1] == contexts[:, -1:]).all(-1).any(-1)
+        is_valid = logits.amax(-1).isfinite().all()  # the sampler refuses other logits
+        if not is_new.any() or not is_valid:
             return logits
-        p = generate.probabilities(logits[new], 1.0, 1.0)
-        r = np.stack([self.scheme.uniforms(c, p.shape[1]) for c in contexts[new, -1].tolist()])
-        chosen = (torch.from_numpy(-np.log(r)).to(p.device) / p).argmin(-1)
-        only = torch.full_like(logits[new], -torch.inf).scatter_(-1, chosen[:, None], 0.0)
-        return logits.index_put((new,), only)
+        p = generate.probabilities(logits[is_new], 1.0, 1.0)  # (new rows, vocabulary)
+        schemes = [*islice(cycle(self.schemes), len(ids))]
+        new_rows = is_new.nonzero()[:, 0].tolist()
+        current = contexts[is_new, -1].tolist()
+        seeds = [schemes[row].seed(context) for row, context in zip(new_rows, current, strict=True)]
+        chosen = (exponentials(seeds, p) / p).argmin(-1)
+        certain = torch.full_like(logits[is_new], -torch.inf)
+        certain.scatter_(-1, chosen[:, None], 0.0)
+        return logits.index_put((is_new,), certain)
+
+
+def exponentials(
+    seeds: Sequence[int], p: Float[Tensor, "contexts vocabulary"]
+) -> Float[Tensor, "contexts vocabulary"]:
+    """Return −ln r_v after each context (:meth:`GumbelMax.seed`), float64, on the device of ``p``.
+
+    A GPU makes the numbers itself, from the same bits.
+    """
+    n = p.shape[1]
+    if p.device.type == "cuda":
+        bits = philox.bits(seeds, n, p.device) >> 12 & (1 << 52) - 1  # the top 52 of 64
+        return -((bits.double() + 0.5) * 2.0**-52).log()
+    r = np.stack([of_bits(np.random.Philox(key=seed).random_raw(n)) for seed in seeds])
+    return torch.from_numpy(-np.log(r)).to(p.device)
+
+
+def of_bits(raw: np.ndarray) -> Float[np.ndarray, " n"]:
+    """Return the uniform numbers (k + ½)·2⁻⁵², k the top 52 of 64 bits."""
+    return ((raw >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
 def exact_tail(total: ArrayLike, n: ArrayLike) -> dict[str, np.ndarray]:
-    """P(Gamma(n, 1) ≥ total) as ``p_value``, and its ``log10_p``, which does not underflow: a Gamma
-    exceeds x if a Poisson of mean x is below n.
+    """Return P(Gamma(n, 1) ≥ total) as ``p_value``, and its ``log10_p``, which does not underflow.
+
+    A Gamma(n, 1) exceeds x exactly as often as a Poisson of mean x is below n.
 
     >>> exact_tail(np.array([2.0]), np.array([1]))["p_value"].round(4)
     array([0.1353])
     """
-    log_p = [
-        logsumexp(stats.poisson.logpmf(np.arange(k), x)) for x, k in zip(total, n, strict=True)
-    ]
-    return {"p_value": stats.gamma.sf(total, n), "log10_p": np.array(log_p) / np.log(10)}
+    log_p = []
+    for x, n_terms in zip(total, n, strict=True):
+        log_of_each = stats.poisson.logpmf(np.arange(n_terms), x)
+        log_p.append(logsumexp(log_of_each))
+    return {
+        "p_value": stats.gamma.sf(total, n),
+        "log10_p": np.array(log_p) / np.log(10),
+    }
 
 
 register("Gumbel-max")(lambda wm, key: GumbelMax(key))

@@ -1,8 +1,8 @@
-"""Each token's own gradient, G_k = ∇_θ log p_θ(v_k | x, v_<k), with respect to one weight.
+"""The gradient of each token, G_k = ∇_θ log p_θ(v_k | x, v_<k), with respect to one weight.
 
 A linear layer computes y_s = W·a_s at each position s, so G_k = Σ_s g_s a_sᵀ with g_s = ∂ log p(v_k
 | …)/∂y_s. A weight is *local* if log p(v_k | …) depends on it only through the position that
-predicts v_k. Then one term is left, G_k = g_k a_kᵀ, and one backward pass from the sum of all
+predicts v_k. Then G_k = g_k a_kᵀ has a single term, and one backward pass from the sum of all
 log-probabilities gives every g_k.
 """
 
@@ -22,45 +22,49 @@ Factors = tuple[Float[Tensor, "k d_in"], Float[Tensor, "k d_out"]]  # a_k and g_
 
 
 def is_local(model: PreTrainedModel, linear: Weight) -> bool:
-    """Whether a prediction depends on the layer's output at its own position alone, by the
-    derivative on a few tokens.
+    """Return whether a prediction depends on the layer's output at its own position alone.
 
-    Then nothing that a cache holds of earlier positions depends on the layer either.
+    The derivative on four tokens decides. If a layer is local, a cache of earlier positions does
+    not depend on it either.
     """
-    *prompt, token = (v % tokens.config(model).vocab_size for v in (1, 2, 3, 4))
+    size = tokens.config(model).vocab_size
+    *prompt, token = (number % size for number in (1, 2, 3, 4))
     log_p, call = _traced(model, linear, prompt, [token])
     [g] = torch.autograd.grad(log_p, call.y, torch.ones_like(log_p))
-    return not g[0, :-2].any()  # the last position predicts nothing, the one before it the token
+    return not g[0, :-2].any()  # the last position predicts nothing; the one before, the token
 
 
 def factors(
     model: PreTrainedModel, linear: Weight, prompt: Sequence[int], response: Sequence[int]
 ) -> Factors:
-    """a_k and g_k of each response token, for a local weight; float32 at least. g_k is 0 where it
-    is no more than rounding beside the largest of the text.
+    """Return a_k and g_k of each response token for a local weight, in float32 or wider.
+
+    A g_k that is only rounding error, compared with the largest g_k of the text, is set to 0.
     """
     log_p, call = _traced(model, linear, prompt, response)
     [g] = torch.autograd.grad(log_p, call.y, torch.ones_like(log_p))
     predicting = slice(-len(response) - 1, -1)
-    a, g = call.a[0, predicting], g.view(1, -1, g.shape[-1])[0, predicting]
-    a, g = arithmetic.wide(a), arithmetic.wide(g)
+    of_positions = g.view(-1, g.shape[-1])  # (positions, d_out)
+    a = arithmetic.wide(call.a[0, predicting])
+    g = arithmetic.wide(of_positions[predicting])
     size = g.norm(dim=-1, keepdim=True)
-    return a, g.masked_fill(size <= 16 * torch.finfo(call.y.dtype).eps * size.max(), 0.0)
+    rounding = 16 * torch.finfo(call.y.dtype).eps * size.max()
+    return a, g.masked_fill(size <= rounding, 0.0)
 
 
 def _traced(
     model: PreTrainedModel, linear: Weight, prompt: Sequence[int], response: Sequence[int]
 ) -> tuple[Float[Tensor, " k"], hooks.Call]:
-    """One text's forward pass: log p of each response token, and the layer's call.
+    """Run the forward pass of a text; return log p of each response token, and the layer's call.
 
-    Count positions from the end: the head may not see positions that predict nothing of interest.
+    Count positions from the end: the head may not see positions whose predictions are not used.
     """
     with arithmetic.frozen(model), hooks.traced(model, [linear]) as calls:
         log_p, number = likelihood.token_log_p(model, [(prompt, response)])
-        log_p = log_p[number > 0]
+        log_p = log_p[number > 0]  # (k,)
     if len(calls) != 1 or not log_p.requires_grad:
         raise InvalidModelError(
-            f"expected a layer that a pass uses once and depends on, but {linear.name} is used"
-            f" {len(calls)} times; choose another weight"
+            f"expected a layer that a forward pass uses once and depends on, but {linear.name} is"
+            f" used {len(calls)} times; choose another weight"
         )
     return log_p, calls[0]

@@ -1,17 +1,17 @@
-"""The test of Algorithm 4 and what the robustness proposition promises of it (paper, App.
-"Robustness to Corruptions").
+"""The test of Algorithm 4, and the bounds of the robustness proposition (paper, App. "Robustness to
+Corruptions").
 
-Each token k has its own key and its own Γ_k, which is N(0, 1) under the null, independent of the
-others. A *hit* is Γ_k ≥ τ = Φ⁻¹(1 − α₀). The text is called watermarked if the λ'-quantile of all
-Γ_k is at least τ. With K tokens and m = ⌊λ'K⌋ that quantile is the m-th smallest, so
+Each token k has its own key and its own Γ_k. Under the null, the Γ_k are independent N(0, 1). A
+*hit* is Γ_k ≥ τ = Φ⁻¹(1 − α₀). The text is called watermarked if the λ'-quantile of all Γ_k is at
+least τ. With K tokens and m = ⌊λ'K⌋ that quantile is the m-th smallest, so
 
     detected  ⇔  at least K − m + 1 hits,     level = P(Binomial(K, α₀) ≥ K − m + 1)     exactly.
 
-The proposition bounds the level by Hoeffding's exp(−2K(1 − λ' − α₀)²), which is far above it. Its
-proof asks for K(1 − λ') hits, one fewer than the quantile: harmless for the level, one hit too
-optimistic for the power. At α₀ = ½ the test is the sign test.
+The proposition bounds the level by Hoeffding's exp(−2K(1 − λ' − α₀)²), which is far above the exact
+level. Its proof requires K(1 − λ') hits, one fewer than the quantile does. This is harmless for the
+level, but too optimistic by one hit for the power. At α₀ = ½ the test is the sign test.
 
-Where the proposition proves nothing, a bound is NaN, and no number of tokens is enough (infinity).
+If the proposition proves nothing, a bound is NaN, and the number of tokens is infinite.
 
 ===========  ==============================================================
 paper        here
@@ -34,68 +34,84 @@ from gaussmark_lib import stats
 
 
 def detected(gammas: ArrayLike, quantile: float, alpha_0: float) -> bool:
-    """Whether the λ'-quantile is at or above Φ⁻¹(1 − α₀), as a count of hits."""
+    """Return whether the λ'-quantile is at or above Φ⁻¹(1 − α₀); it counts hits."""
     hits = np.asarray(gammas) >= stats.threshold(alpha_0)
     return bool(hits.sum() >= hits_needed(hits.size, quantile))
 
 
 def hits_needed(n_tokens: int, quantile: float) -> int:
-    """K − ⌊λ'K⌋ + 1: how many hits make the quantile pass; K + 1, which is never, where λ' < 1/K
-    and there is no such quantile.
+    """Return K − ⌊λ'K⌋ + 1, the number of hits that are needed for a detection.
+
+    It is K + 1, so that no text is detected, if λ' < 1/K: then there is no such quantile.
 
     >>> hits_needed(100, 0.9)
     11
     """
-    return n_tokens - math.floor(quantile * n_tokens + 1e-9) + 1  # 0.29·100 is 29
+    return n_tokens - math.floor(quantile * n_tokens + 1e-9) + 1  # as a float 0.29·100 < 29
 
 
 def exact_level(n_tokens: int, quantile: float, alpha_0: float) -> float:
-    """P(Binomial(K, α₀) ≥ hits needed): the level of the quantile test for every text."""
+    """Return P(Binomial(K, α₀) ≥ hits needed), the level of the quantile test for every text."""
     return float(binom.sf(hits_needed(n_tokens, quantile) - 1, n_tokens, alpha_0))
 
 
 def level_bound(n_tokens: int, quantile: float, alpha_0: float) -> float:
-    """exp(−2K(1 − λ' − α₀)²), the proposition's bound on the level, for λ' ≤ 1 − α₀."""
+    """Return exp(−2K(1 − λ' − α₀)²), the proposition's bound on the level, for λ' ≤ 1 − α₀."""
     gap = 1 - quantile - alpha_0
-    return math.exp(-2 * n_tokens * gap**2) if gap >= 0 else math.nan
+    if gap < 0:
+        return math.nan
+    return math.exp(-2 * n_tokens * gap**2)
 
 
 def power_bound(n_tokens: int, quantile: float, beta_0: float, corrupted: float) -> float:
-    """1 − exp(−(1 − λ₀)K(λ' − λ₀ − β₀)²/2), the proposition's bound on the power with a share λ₀ of
-    substituted tokens, for λ' ≥ λ₀ + β₀.
+    """Return 1 − exp(−(1 − λ₀)K(λ' − λ₀ − β₀)²/2), the proposition's bound on the power.
+
+    A share λ₀ of the tokens is substituted; λ' must be at least λ₀ + β₀.
     """
     gap = quantile - corrupted - beta_0
-    return -math.expm1(-(1 - corrupted) * n_tokens * gap**2 / 2) if gap >= 0 else math.nan
+    if gap < 0:
+        return math.nan
+    n_intact = (1 - corrupted) * n_tokens
+    return -math.expm1(-n_intact * gap**2 / 2)
 
 
 def tokens_for_level(level: float, quantile: float, alpha_0: float) -> float:
-    """The K from which on the proposition promises level α: log(1/α) / (2(1 − λ' − α₀)²), rounded
-    up.
+    """Return the smallest K for which the proposition promises the level α.
+
+    It is log(1/α) / (2(1 − λ' − α₀)²), rounded up.
 
     >>> tokens_for_level(0.01, quantile=0.8, alpha_0=0.1)
     231
     """
     gap = 1 - quantile - alpha_0
-    return math.ceil(math.log(1 / level) / (2 * gap**2)) if gap > 0 else math.inf
+    if gap <= 0:
+        return math.inf
+    return math.ceil(math.log(1 / level) / (2 * gap**2))
 
 
 def quantile_for(n_tokens: int, level: float, alpha_0: float) -> float:
-    """The λ' of the most powerful quantile test whose exact level is at most ``level``; 0, which
-    never detects, where K hits of K are likelier than the level.
+    """Return the λ' of the most powerful quantile test whose exact level is at most ``level``.
+
+    It is 0, which never detects, if even K hits of K are more probable than the level.
 
     >>> lam = quantile_for(100, 0.05, 0.5)
     >>> hits_needed(100, lam), round(exact_level(100, lam, 0.5), 3)
     (59, 0.044)
     """
     needed = int(binom.isf(level, n_tokens, alpha_0)) + 1  # the smallest h with P(X ≥ h) ≤ level
-    return max(0, n_tokens - max(2, needed) + 1) / n_tokens  # 2 at least, since λ' < 1
+    needed = max(2, needed)  # because λ' < 1
+    return max(0, n_tokens - needed + 1) / n_tokens
 
 
 def efficiency(alpha_0: float) -> float:
-    """φ(τ)² / (α₀(1 − α₀)) ≤ 2/π: with this share of the tokens, the sum of the Γ_k is as powerful
-    as counting hits (small shifts; Pitman).
+    """Return the Pitman efficiency of counting hits, φ(τ)² / (α₀(1 − α₀)) ≤ 2/π.
+
+    With this share of the tokens, the sum of the Γ_k is as powerful as counting hits among all
+    tokens (for small shifts).
 
     >>> round(efficiency(0.5) * np.pi, 6), round(efficiency(0.05), 3)
     (2.0, 0.224)
     """
-    return float(norm.pdf(stats.threshold(alpha_0)) ** 2 / (alpha_0 * (1 - alpha_0)))
+    density = norm.pdf(stats.threshold(alpha_0))  # φ(τ)
+    variance = alpha_0 * (1 - alpha_0)  # of a hit
+    return float(density**2 / variance)

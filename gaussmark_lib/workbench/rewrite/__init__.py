@@ -37,6 +37,7 @@ PAIRS = {
 # Added to a resampling's seed: the random numbers that wrote a text would draw the same tokens
 # again. NumPy pads (seed, row) with zeros, so that a smaller number is the row of another text.
 _FRESH = 1 << 96
+_ON_CPU, _ON_GPU = 64, 512  # texts that are resampled at a time
 _SENTENCE = re.compile(r".+?(?:[.!?…]+[\"'”’)\]]*(?=\s)|\n|\Z)", re.DOTALL)
 
 
@@ -185,6 +186,7 @@ def resample(
         rows = [i for i, response in enumerate(responses) if len(response) == n]
         before, process = [prompts[i] for i in rows], partial(_keeping, ids[rows], kept[rows])
         settings = {"seed": seed + _FRESH, "rows": rows, "processor": process}
+        settings["batch_size"] = _ON_GPU if model.device.type == "cuda" else _ON_CPU
         drawn = generate.sample(model, before, n, **settings)
         for i, text in zip(rows, drawn, strict=True):
             out[i] = text

@@ -88,7 +88,7 @@ def test_allowing_for_edits_costs_no_further_pass(lm, detect, capsys, share):
 def test_a_share_out_of_range_is_refused_by_the_option_s_name(detect, capsys):
     code, _, err = rows(capsys, *detect, "--text", TEXTS[0], "--edited", "1")
     assert code != 0
-    assert "--edited: expected a share of exchanged tokens, 0 ≤ f < 1, got 1.0" in err
+    assert "--edited: expected a share of replaced tokens, 0 ≤ f < 1, got 1.0" in err
 
 
 BROKEN = [b"{", b'{"txt": "a"}', b'{"text": 5}', b'{"text": "\xff"}', b'{"text": ""}', b'["text"]']

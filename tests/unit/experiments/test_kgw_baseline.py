@@ -10,10 +10,11 @@ import tiny_models
 import torch
 from scipy.stats import binomtest, norm
 
-from gaussmark_experiments import kgw_baseline
+from gaussmark_experiments import kgw_baseline, robustness
 from gaussmark_experiments.kgw_baseline import CONTROL, EVERY_TOKEN, NO_PROMPT, attained
 from gaussmark_experiments.one_key_in_production import Human
-from gaussmark_lib import generate, likelihood, score
+from gaussmark_lib import generate, likelihood, perturb, score
+from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.kgw import exact_tail
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.stats import Estimate
@@ -30,7 +31,7 @@ TESTS = kgw_baseline.tests_of(TRIED)
 
 @pytest.fixture(scope="module")
 def written():
-    return kgw_baseline.texts_by_scheme(LM, TRIED, PAIRS, 20, seed=1)
+    return robustness.texts_by_scheme(LM, TRIED, PAIRS, 20, seed=1)
 
 
 def test_two_tests_are_inexact_and_the_rest_are_those_that_write():
@@ -174,3 +175,103 @@ def test_the_attained_level_is_the_share_of_simulated_counts_that_reject():
             assert binomtest(int((p <= level).sum()), len(p), expected).pvalue > 1e-3
         assert attained(120, 0.25, level) <= level
     assert attained(120, 0.25, 0.001, "z") > 0.0013, "the normal tail is too small"
+
+
+def test_prices_along_a_plain_text_are_those_of_each_noise_by_hand():
+    """KL(q ‖ p), and −Σ q log p less the entropy, at each place; of noise for ξ and −ξ."""
+    plain = generate.sample(LM.model, PAIRS.prompts, 12, seed=3)
+    for name in ("GaussMark", "KGW-1"):
+        table = kgw_baseline.prices_along(LM, TRIED[name], PAIRS, plain)
+        x, y = PAIRS.prompts[1], plain[1]
+        kl = []
+        change = []
+        for sign in (1, -1):
+            for t in range(12):
+                ids = torch.tensor([x + y[:t]])
+                with torch.no_grad():
+                    p = LM.model(ids).logits[0, -1].double().log_softmax(-1)
+                    if name == "GaussMark":
+                        xi = sign * perturb.noise(LM.model, WM, KEYS[1])
+                        with perturb.moved(WM.on(LM.model), [xi]):
+                            q = LM.model(ids).logits[0, -1].double().log_softmax(-1)
+                    else:
+                        process = replace(TRIED[name], key=KEYS[1]).processor(LM.model)
+                        q = process(ids, p[None].float())[0].double().log_softmax(-1)
+                kl.append((q.exp() * (q - p)).sum().item())
+                change.append(((p.exp() - q.exp()) * p).sum().item())
+        assert table["kl"][1] == pytest.approx(np.mean(kl), rel=1e-3)
+        assert table["change"][1] == pytest.approx(np.mean(change), abs=2e-5)
+
+
+def test_a_price_that_was_solved_for_is_the_rivals():
+    plain = generate.sample(LM.model, PAIRS.prompts, 12, seed=3)
+    wanted = kgw_baseline.prices_along(LM, TRIED["KGW-1"], PAIRS, plain)["kl"].mean()
+    wm = kgw_baseline.at_equal_price(LM, WM, TRIED["KGW-1"], PAIRS, plain, "kl")
+    found = kgw_baseline.prices_along(LM, replace(TRIED["GaussMark"], wm=wm), PAIRS, plain)
+    assert found["kl"].mean() == pytest.approx(wanted, rel=0.1)
+
+
+def test_mean_entropies_at_a_temperature_are_those_of_its_distribution():
+    texts = tiny_models.random_ids(np.random.default_rng(2), 6, 9, 9, 3)
+    found = kgw_baseline.entropies(LM, PAIRS.prompts, texts, (1.0, 0.5, 0.0), batch_size=3)
+    of_one = likelihood.entropies(LM.model, PAIRS.prompts, texts)
+    np.testing.assert_allclose(found[0], [nats.mean() for nats in of_one], rtol=1e-4)
+    assert (found[2] == 0).all()
+    with torch.no_grad():
+        logits = LM.model(torch.tensor([PAIRS.prompts[3] + texts[3]])).logits[0, 4:7].double()
+    p = generate.probabilities(logits, 1.0, 0.5)
+    assert found[1][3] == pytest.approx(torch.special.entr(p).sum(-1).mean().item(), rel=1e-4)
+
+
+def cooled(ours: list[float], theirs: list[float]) -> pd.DataFrame:
+    """Forty texts at the freedoms 0, 1, 2, …, of which these shares are detected."""
+    rows = [
+        {
+            "scheme": scheme,
+            "temperature": float(i),
+            "text": text,
+            "freedom": float(i),
+            "entropy": float(i) + text / 100,
+            "statistic": float(i) - text / 100,
+            "p_value": 0.001 if text < 40 * share else 0.5,
+        }
+        for scheme, shares in (("a", ours), ("b", theirs))
+        for i, share in enumerate(shares)
+        for text in range(40)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_curves_cross_where_the_difference_of_the_shares_is_0():
+    crossing = kgw_baseline.crossing(cooled([0.5, 0.6, 0.7], [0.0, 0.5, 1.0]), "a", "b", 0.01)
+    assert crossing.value == pytest.approx(1.25)  # +.1 at 1, −.3 at 2
+    assert (crossing.n, crossing.low <= crossing.value <= crossing.high) == (40, True)
+    never = kgw_baseline.crossing(cooled([0.5, 0.6], [0.5, 0.9]), "a", "b", 0.01)
+    always = kgw_baseline.crossing(cooled([0.5, 0.6], [0.0, 0.5]), "a", "b", 0.01)
+    assert (never.value, always.value) == (0.0, 1.0)
+    table = cooled([0.5], [0.0])
+    assert np.isnan(kgw_baseline.ratio_of_shares(table, "a", "b", 0.01).value)
+    assert kgw_baseline.ratio_of_shares(table, "b", "a", 0.01).value == 0
+    assert kgw_baseline.rank_correlation(cooled([0.5, 0.6, 0.7], [0.0] * 3), "a").value > 0.7
+
+
+def test_requests_are_of_three_kinds_by_turns():
+    kinds, prompts = kgw_baseline.requests(LM, 120)
+    assert kinds[:4] == ["code", "list", "chat", "code"]
+    assert len({tuple(ids) for ids in prompts}) == 120
+    assert prompts[0] == LM.prompt("Write a Python function that reverses a string.")
+    with pytest.raises(InvalidTextError, match="at most 120 requests, got 121"):
+        kgw_baseline.requests(LM, 121)
+
+
+def test_the_table_of_temperatures_has_each_text_under_its_own_key():
+    tried = {name: TRIED[name] for name in ("GaussMark", "KGW-2")}
+    table = kgw_baseline.at_temperatures(LM, tried, PAIRS, 10, [0.0, 0.5], batch_size=8, seed=2)
+    assert len(table) == 2 * 2 * 4
+    options = {"temperature": 0.5, "seed": 2}
+    texts = TRIED["KGW-2"].generate(LM.model, PAIRS.prompts, 10, keys=KEYS, **options)
+    expected = TRIED["KGW-2"].score(LM.model, PAIRS.prompts, texts, KEYS)["statistic"]
+    rows = table.query("scheme == 'KGW-2' and temperature == 0.5")
+    assert rows["statistic"].tolist() == pytest.approx(expected.tolist())
+    assert (table.query("temperature == 0")["freedom"] == 0).all()
+    assert (table["entropy"] > 0).all()

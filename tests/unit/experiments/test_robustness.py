@@ -2,6 +2,8 @@
 norm, one key over many texts, and the level after every edit.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,8 +11,8 @@ import tiny_lm
 import tiny_models
 
 from gaussmark_experiments import robustness
-from gaussmark_lib import corrupt, score
-from gaussmark_lib.beyond.schemes import GaussMark
+from gaussmark_lib import corrupt, generate, score
+from gaussmark_lib.beyond.schemes import GaussMark, SynthID, TokenKeys
 from gaussmark_lib.kgw import KGW
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import rewrite  # noqa: F401 - registers edits that need a model
@@ -57,6 +59,56 @@ def test_each_text_is_written_and_tested_under_its_pairs_key(texts, table):
         for y, key in zip(edited, KEYS, strict=True)
     ]
     assert rows["p_value"].tolist() == expected
+
+
+def test_several_tests_of_one_text_share_its_pass_and_give_what_each_gives_alone(
+    texts, monkeypatch
+):
+    """Also where only some noises are held at a time, and at several lengths."""
+    sharper = GaussMark(WM, KEYS[0], robustness.SHARPER, edited=0.1)
+    tried = {"GaussMark": SCHEMES["GaussMark"], robustness.SHARPER: sharper}
+    both = robustness.edited(
+        LM, tried, PAIRS, dict.fromkeys(tried, texts["GaussMark"]), {}, [], seed=2
+    )
+    monkeypatch.setattr(robustness, "HELD", 1)  # 4 noises at a time
+    owner = [5, 0, 3, 1, 4, 2]
+    x = [PAIRS.prompts[i] for i in owner]
+    y = [texts["GaussMark"][i] for i in owner]
+    tables = robustness.under_own_keys(LM, [*tried.values()], KEYS, x, y, owner, lengths=[7, 30])
+    for (name, scheme), table in zip(tried.items(), tables, strict=True):
+        alone = scheme.score(LM.model, PAIRS.prompts, texts["GaussMark"], KEYS)
+        of_all = both[both["scheme"] == name]
+        np.testing.assert_allclose(of_all["psi"], alone["statistic"], atol=2e-4)
+        np.testing.assert_allclose(of_all["norm"], alone["grad_norm"], rtol=1e-4)
+        own = [KEYS[i] for i in owner]
+        for n in (7, 30):
+            firsts = [ids[:n] for ids in y]
+            expected = scheme.score(LM.model, x, firsts, own)
+            found = table[table["n_tokens"] == n]
+            for column in ("statistic", "p_value", "log10_p"):
+                np.testing.assert_allclose(found[column], expected[column], rtol=1e-3, atol=2e-4)
+
+
+def test_schemes_that_write_at_once_write_what_each_writes_alone():
+    """Over several batches, which cut through the schemes; at temperature 0 SynthID is plain."""
+    tried = {
+        "SynthID": SynthID(KEYS[0], depth=4),
+        "GaussMark": SCHEMES["GaussMark"],
+        robustness.SHARPER: GaussMark(WM, KEYS[0], robustness.SHARPER, edited=0.1),
+        "stronger": GaussMark(replace(WM, sigma=0.3), KEYS[0]),
+        "KGW-2": SCHEMES["KGW-2"],
+        "token keys": TokenKeys(replace(WM, weight="model.layers.2.mlp.down_proj.weight"), KEYS[0]),
+    }
+    for temperature in (0, 0.8):
+        options = {"seed": 3, "temperature": temperature}
+        written = robustness.texts_by_scheme(LM, tried, PAIRS, 10, batch_size=4, **options)
+        assert list(written) == list(tried)
+        for name, scheme in tried.items():
+            alone = scheme.generate(LM.model, PAIRS.prompts, 10, keys=KEYS, **options)
+            same = np.mean([a == b for a, b in zip(alone, written[name], strict=True)])
+            assert same >= 5 / 6, f"{name}: all but for rounding"
+        plain = generate.sample(LM.model, PAIRS.prompts, 10, **options)
+        assert (written["SynthID"] == plain) == (temperature == 0)
 
 
 def test_signal_norm_and_psi_are_ratios_of_means():

@@ -162,7 +162,7 @@ def test_a_state_of_something_else_is_refused(tmp_path):
     Public(file, LEVEL, {"key": "a"}).close()
     before = file.read_bytes()
     for level, asked, why in (
-        (0.01, {"key": "a"}, "level: it is of 0.05"),
+        (0.01, {"key": "a"}, "level: the state has 0.05"),
         (LEVEL, {"key": "b"}, "key"),
     ):
         with pytest.raises(KeyMismatchError, match=why):

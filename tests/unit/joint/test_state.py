@@ -56,7 +56,7 @@ def test_no_other_file_is_written_over(saved):
     state, other = joint.State.load(saved), saved.with_name("thesis.txt")
     for content in (b"years of work", b""):
         other.write_bytes(content)
-        with pytest.raises(KeyFileError, match="got another file, which was left as it is"):
+        with pytest.raises(KeyFileError, match="got another file. It was not changed"):
             state.save(other)
         assert other.read_bytes() == content
     state.save(saved)
@@ -67,7 +67,7 @@ def test_a_save_that_fails_leaves_the_state_before(saved):
     before, state = saved.read_bytes(), joint.State.load(saved)
     for bad in (object(), float("nan")):
         state.notes["bad"] = bad
-        with pytest.raises(KeyFileError, match="notes: expected what JSON can hold"):
+        with pytest.raises(KeyFileError, match="notes: expected values that JSON can hold"):
             state.save(saved)
     with pytest.raises(KeyFileError, match="cannot write"):
         joint.State().save(saved.parent / "nowhere" / "state")

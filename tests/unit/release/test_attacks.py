@@ -168,7 +168,7 @@ def test_a_strong_noise_shows_in_the_smallest_singular_values(model):
         (
             lambda m: attacks.merged([m, tiny_models.build("qwen2")]),
             InvalidModelError,
-            "expected siblings",
+            "same names and shapes",
         ),
         (lambda m: attacks.fine_tuned(m, [[5]], 1), InvalidTextError, "at least two tokens"),
         (lambda m: attacks.fine_tuned(m, [], 1), InvalidTextError, "at least two tokens"),

@@ -235,7 +235,7 @@ def test_what_is_no_version_of_the_base_is_refused(base, tmp_path):
     wide = tiny_models.build("mistral")
     wide.model.layers[1].mlp.down_proj = torch.nn.Linear(40, 32, bias=False)
     refused(base, wide, r"expected .* of shape \(32, 48\), got \(32, 40\)")
-    refused(base, tiny_models.build("gpt2"), "found none; it is another architecture")
+    refused(base, tiny_models.build("gpt2"), "found none; the suspect has another architecture")
     broken = deepcopy(base)
     broken.model.layers[1].mlp.down_proj.weight.data[0, 0] = torch.nan
     refused(base, broken, "expected finite weights, got 1 NaN")

@@ -121,3 +121,23 @@ def test_a_far_tail_keeps_its_digits():
     for total in (500, 900, 999, 1_000):
         exact = stats.binom.logsf(total - 1, 1_000, 0.5) / np.log(10)
         assert synthid.weighted_tail(total, np.array([0, 1_000])) == pytest.approx(exact, rel=1e-6)
+
+
+def test_rows_under_several_keys_are_transformers_processors(model):
+    """Step by step, with a context that repeats in one row alone."""
+    rng = np.random.default_rng(0)
+    keys = [Key.from_seed(seed) for seed in range(3)]
+    processors = [SynthID(key, depth=6).processor(model) for key in keys]
+    of_rows = SynthID(keys[0], depth=6).processor_of_rows(model, keys)
+    ids = torch.from_numpy(rng.integers(97, size=(3, 2)))
+    n_unchanged = 0
+    for _ in range(12):
+        logits = torch.from_numpy(rng.normal(size=(3, 97))).float()
+        marked = of_rows(ids, logits)
+        for i, theirs in enumerate(processors):
+            expected = theirs(ids[i : i + 1], logits[i : i + 1])
+            torch.testing.assert_close(marked[i : i + 1], expected, rtol=1e-5, atol=1e-5)
+            n_unchanged += torch.equal(marked[i], logits[i])
+        tokens = torch.tensor([[5], *rng.integers(97, size=(2, 1)).tolist()])
+        ids = torch.cat([ids, tokens], dim=1)
+    assert n_unchanged == 7, "row 0 after four tokens 5 for the second time"

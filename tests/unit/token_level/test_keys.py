@@ -181,9 +181,9 @@ def test_a_certain_token_is_no_hit_and_tokens_that_are_all_certain_say_nothing(
 def test_a_weight_before_the_last_attention_a_perturbed_model_and_too_few_keys_are_refused(
     model, wm, key, call
 ):
-    with pytest.raises(InvalidWatermarkError, match="expected a weight that changes no prediction"):
+    with pytest.raises(InvalidWatermarkError, match="expected a weight that changes only the pred"):
         call(model, Watermark("model.layers.1.mlp.down_proj.weight", 0.2), [key])
-    with pytest.raises(InvalidTextError, match="keys: expected one per text, 1, got 2"):
+    with pytest.raises(InvalidTextError, match="keys: expected one key per text, 1, got 2"):
         call(model, wm, [key] * 2)
     with perturb.watermarked(model, wm, key), pytest.raises(PerturbedModelError):
         call(model, wm, [key])
