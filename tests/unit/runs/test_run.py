@@ -128,6 +128,14 @@ def test_a_record_names_the_commit_at_its_start(tmp_path, cells, demo, monkeypat
     assert dirty.status["commit"] == f"{records.commit()}-dirty"
 
 
+def test_a_copy_without_git_is_told_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "ROOT", tmp_path)
+    monkeypatch.delenv("GAUSSMARK_COMMIT", raising=False)
+    assert records.commit() is None
+    monkeypatch.setenv("GAUSSMARK_COMMIT", "0123abc")
+    assert records.commit() == "0123abc"
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_record_names_the_weights_by_their_hash(tmp_path, cells, demo, monkeypatch, fails):
     lm = replace(tiny_lm.build(), file_sha256="of the file")
