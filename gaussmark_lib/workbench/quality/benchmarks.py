@@ -66,24 +66,29 @@ def prepare(
         ParameterError: an unknown task, no file for it, another file, or no item that fits.
     """
     context = tokens.Reader(lm.model).context or np.inf
+    most = min(limit or MOST_ITEMS, MOST_ITEMS)
     questions = {}
     dropped = []
     for task in tasks:
         require_one_of(task, "tasks", tuple(READERS), ParameterError)
-        encoded = _encoded(lm, read(task, Path(tasks_data)))
-        lengths = [max(len(x) + len(y) - 1 for x, y in item.choices) for item in encoded]
-        fitting = [item for item, length in zip(encoded, lengths, strict=True) if length <= context]
+        items = read(task, Path(tasks_data))
+        fitting = []
+        for number, item in enumerate(items):
+            question = _encoded(lm, number, item)
+            length = max(len(x) + len(y) - 1 for x, y in question.choices)
+            if length <= context:
+                fitting.append(question)
+            else:
+                row = {"task": task, "item": number, "tokens": length, "context": context}
+                dropped.append(row)
+            if len(fitting) == most:
+                break
         if not fitting:
             raise ParameterError(
-                f"{task}: none of its {len(encoded)} items fits the model's context of {context}"
+                f"{task}: none of its {len(items)} items fits the model's context of {context}"
                 " tokens; choose another task, or a model with a longer context"
             )
-        questions[task] = fitting[: min(limit or MOST_ITEMS, MOST_ITEMS)]
-        dropped += [
-            {"task": task, "item": item.number, "tokens": length, "context": context}
-            for item, length in zip(encoded, lengths, strict=True)
-            if length > context
-        ]
+        questions[task] = fitting
     columns = ["task", "item", "tokens", "context"]
     return Asked(lm.model, questions, pd.DataFrame(dropped, columns=columns))
 
@@ -129,20 +134,14 @@ def read(task: str, folder: Path) -> list[Item]:
         raise ParameterError(f"{expected} the hub's data set, got {error!r}") from None
 
 
-def _encoded(lm: models.LM, items: Sequence[Item]) -> list[Question]:
+def _encoded(lm: models.LM, number: int, item: Item) -> Question:
     """Each choice as the harness encodes it: the ending begins where the context's ids end, and
     takes the spaces at the context's end along.
     """
-    texts = [choice for item in items for choice in item.choices]
-    contexts = lm.tokenizer([context.rstrip() for context, _ in texts])["input_ids"]
-    wholes = lm.tokenizer([context + ending for context, ending in texts])["input_ids"]
-    pairs = iter(
-        (before, whole[len(before) :]) for before, whole in zip(contexts, wholes, strict=True)
-    )
-    return [
-        Question(number, [next(pairs) for _ in item.choices], item.answer)
-        for number, item in enumerate(items)
-    ]
+    contexts = lm.tokenizer([context.rstrip() for context, _ in item.choices])["input_ids"]
+    wholes = lm.tokenizer([context + ending for context, ending in item.choices])["input_ids"]
+    both = zip(contexts, wholes, strict=True)
+    return Question(number, [(ids, whole[len(ids) :]) for ids, whole in both], item.answer)
 
 
 # ---- the prompts of the harness
