@@ -26,8 +26,8 @@ DIRECTIONS = {
     ("eo", "en"): ("eo-en", "apertium-eo-en"),
 }
 NULL = "\0"
-# A full stop and white space after each text, as Apertium's own reader of plain text has it. Without
-# them, a special character at the end of a text joins this text to the next one.
+# A full stop and white space after each text, as Apertium's own reader of plain text has it.
+# Without them, a special character at the end of a text joins this text to the next one.
 END = ".[][\n]"
 _END = re.compile(r"\.?\[\]\[\n\]\Z")  # the full stop may belong to an abbreviation
 _SPECIAL = re.compile(r"[\[\]{}^$/\\@<>]")

@@ -159,9 +159,14 @@ AWKWARD = st.one_of(
 @needs_apertium
 @pytest.mark.parametrize(("source", "target"), apertium.DIRECTIONS)
 def test_apertium_translates(source, target):
-    words = {"en": "the house", "es": "la casa", "ca": "la casa", "eo": "la domo"}
-    [text] = rewrite.translator(source, target).batch([words[source]])
-    assert text == words[target]
+    sentences = {
+        "en": "The dog is red.",
+        "es": "El perro es rojo.",
+        "ca": "El gos és vermell.",
+        "eo": "La hundo estas ruĝa.",
+    }
+    [text] = rewrite.translator(source, target).batch([sentences[source]])
+    assert text == sentences[target]
 
 
 @needs_apertium
