@@ -273,8 +273,8 @@ def _clopper_pearson(value: float, n: float, confidence: float) -> tuple[float, 
 
 
 def _design_effect(hits: np.ndarray, labels: np.ndarray) -> float:
-    """The variance of a share over clusters, divided by that of as many independent trials, with one
-    independent hit more (see :func:`share`).
+    """The variance of a share over clusters, divided by that of as many independent trials, both
+    with one independent hit more (see :func:`share`).
     """
     n = len(hits)
     value = float(np.mean(hits))

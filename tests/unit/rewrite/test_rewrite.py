@@ -9,7 +9,7 @@ import pytest
 import tiny_lm
 import tiny_models
 import torch
-from hypothesis import example, given
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, processors
 from tokenizers import models as tokenizer_models
@@ -18,6 +18,7 @@ from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 from gaussmark_lib import corrupt, generate
 from gaussmark_lib.errors import GaussMarkError, InvalidModelError, InvalidTextError
 from gaussmark_lib.workbench import rewrite
+from gaussmark_lib.workbench.rewrite import apertium, marian
 
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 5, 7, 4)
 RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 20, 31, 7)
@@ -27,7 +28,7 @@ TEXT = (
 )
 
 
-def tiny_marian(max_length: int = 24, seed: int = 0) -> rewrite.Translator:
+def tiny_marian(max_length: int = 24, seed: int = 0) -> marian.Marian:
     """A random Marian model over characters, with an end token and, as Marian models have it, no
     start token.
     """
@@ -42,7 +43,7 @@ def tiny_marian(max_length: int = 24, seed: int = 0) -> rewrite.Translator:
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, model_max_length=max_length, **special
     )
-    return rewrite.Translator(marian_model(len(vocabulary), max_length, seed), fast, "tiny Marian")
+    return marian.Marian(marian_model(len(vocabulary), max_length, seed), fast, "tiny Marian")
 
 
 def marian_model(n_vocabulary: int, max_length: int, seed: int) -> MarianMTModel:
@@ -65,7 +66,7 @@ def seen(monkeypatch) -> list[list[str]]:
     """What reaches the translation model, which answers with the same text in capitals."""
     batches: list[list[str]] = []
     monkeypatch.setattr(
-        rewrite.Translator,
+        marian.Marian,
         "_translated",
         lambda self, texts: batches.append(texts) or [text.upper() for text in texts],
     )
@@ -109,14 +110,22 @@ def test_translation_of_a_text_is_that_of_its_sentences():
 def test_a_round_trip_goes_through_both_models_and_adds_no_start_token():
     lm, there, back = tiny_lm.build(), tiny_marian(seed=1), tiny_marian(seed=2)
     ids = lm.encode("Some text. More of it.")
-    out = rewrite.round_trip(lm, [lm.tokenizer.bos_token_id, *ids], there, back)
-    assert lm.decode(out) == back(there("Some text. More of it."))
-    assert not {lm.tokenizer.bos_token_id, lm.tokenizer.eos_token_id} & set(out)
-    assert out != ids
+    responses = [[lm.tokenizer.bos_token_id, *ids], lm.encode("Another.")]
+    out = rewrite.round_trip(lm, responses, there, back)
+    assert lm.decode(out[0]) == back(there("Some text. More of it."))
+    assert lm.decode(out[1]) == back(there("Another."))
+    assert not {lm.tokenizer.bos_token_id, lm.tokenizer.eos_token_id} & {*out[0], *out[1]}
+    assert out[0] != ids
+    change = rewrite.translation(lm, there, back)
+    prompts = [[5], [6, 7]]
+    assert change(prompts, responses, 0.3, 0) == (prompts, out), "in full at every fraction"
+    assert change(prompts, responses, 0.0, 0) == (prompts, responses)
 
 
 def test_bad_input_is_named(monkeypatch):
-    with pytest.raises(InvalidModelError, match="expected one of en→fr, fr→en, got 'en' → 'tlh'"):
+    with pytest.raises(
+        InvalidModelError, match=r"expected one of en→es, .*, fr→en, got 'en' → 'tlh'"
+    ):
         rewrite.translator("en", "tlh")
     with pytest.raises(
         InvalidModelError,
@@ -126,10 +135,82 @@ def test_bad_input_is_named(monkeypatch):
         ),
     ):
         rewrite.translator("en", "fr")
-    monkeypatch.setattr(rewrite.Translator, "_translated", lambda self, texts: ["" for _ in texts])
+    monkeypatch.setattr(marian.Marian, "_translated", lambda self, texts: ["" for _ in texts])
     lm = tiny_lm.build()
     with pytest.raises(GaussMarkError, match="got an empty one"):
-        rewrite.round_trip(lm, lm.encode("Text."), tiny_marian(), tiny_marian())
+        rewrite.round_trip(lm, [lm.encode("Text.")], tiny_marian(), tiny_marian())
+
+
+# --- Apertium ---
+
+ROUND_TRIP = [("en", "es"), ("es", "en")]
+needs_apertium = pytest.mark.skipif(
+    not apertium.is_installed(),
+    reason="needs Debian's packages apertium, apertium-eng-spa, apertium-eng-cat, apertium-eo-en",
+)
+# What its stream format uses, what it marks unknown words with, and what separates texts in it.
+AWKWARD = st.one_of(
+    st.sampled_from([*"[]{}^$/\\@<>*#+~=&;_.!?'\"-\x00\r\n\t", "\n\n", "\u2028", "\ufffd", "😀"]),
+    st.sampled_from(["The house", "is", "red.", "Xyzzyx", "<b>", "</b>", "[[t:b:1]]", "[]", ".[]"]),
+    st.text(max_size=3),
+)
+
+
+@needs_apertium
+@pytest.mark.parametrize(("source", "target"), apertium.DIRECTIONS)
+def test_apertium_translates(source, target):
+    sentences = {
+        "en": "The dog is red.",
+        "es": "El perro es rojo.",
+        "ca": "El gos és vermell.",
+        "eo": "La hundo estas ruĝa.",
+    }
+    [text] = rewrite.translator(source, target).batch([sentences[source]])
+    assert text == sentences[target]
+
+
+@needs_apertium
+@settings(max_examples=2, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(st.lists(st.lists(AWKWARD, max_size=12).map(" ".join), min_size=60, max_size=90))
+@example([*"[]{}^$/\\@<>*#~", "Mr", "Mr.", "etc", "a.[]", "", "end"])
+def test_apertium_gives_each_text_its_translation(awkward):
+    """In one process: each text has a number of its own, which is not translated."""
+    texts = [f"{1000 + i} {text}" for i, text in enumerate(awkward)]
+    for source, target in ROUND_TRIP:
+        found = rewrite.translator(source, target).batch(texts)
+        numbers = [re.findall(r"\b1\d{3}\b", text)[0] for text in found]
+        assert numbers == [str(1000 + i) for i in range(len(texts))]
+
+
+@needs_apertium
+def test_a_round_trip_by_apertium_is_readable_and_keeps_the_layout():
+    text = "The old house [1] is very big.\n\n  * Nobody xyzzyx lives there: 3 < 4 @home #1.\n"
+    there, back = (rewrite.translator(*pair) for pair in ROUND_TRIP)
+    spanish, *blank = there.batch([text, "", " \n "])
+    assert blank == ["", " \n "]
+    assert "casa" in spanish
+    [english] = back.batch([spanish])
+    assert "house [1]" in english
+    assert re.findall(r"\n+", english) == ["\n\n", "\n"]
+    for kept in ("  * ", " xyzzyx ", "3 < 4 @house #1."):
+        assert kept in english
+
+
+def test_without_apertium_its_packages_are_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    packages = "install the Debian packages apertium and apertium-eng-cat"
+    with pytest.raises(InvalidModelError, match=f"got no such program; {packages}"):
+        rewrite.translator("en", "ca")
+    program = tmp_path / "apertium"
+    program.write_text("#!/bin/sh\necho eng-spa\n")
+    program.chmod(0o755)
+    with pytest.raises(InvalidModelError, match=f"got a program without it; {packages}"):
+        rewrite.translator("en", "ca")
+    program.write_text("#!/bin/sh\necho spa-eng eng-spa\necho broken >&2\n")
+    spanish = rewrite.translator("en", "es")
+    with pytest.raises(GaussMarkError, match=r"expected 2 texts from apertium eng-spa, .*broken"):
+        spanish.batch(["a", "b"])
+    assert list(rewrite.round_trips(tiny_lm.build())) == ["round trip by Spanish"]
 
 
 # --- resampling by the model itself ---
