@@ -70,8 +70,8 @@ def sample(
         top_p: keep the smallest set of tokens with this probability; the paper's proofs are for 1.
         temperature: > 0, or 0 for the most likely token.
         rows: numbers of the rows, 0, 1, … by default: prompt i draws from (seed, rows[i]).
-        marks: a (watermark, key) or None per prompt, all of the same weights. Batches become
-            smaller where their noises would take more than ``NOISE_BYTES``.
+        marks: a (watermark, key) or None per prompt. Batches become smaller where their noises
+            would take more than ``NOISE_BYTES``.
         on_step: called after each step with (steps done, most steps in all).
         processor: slice of prompts → what changes that batch's logits before each draw, after
             temperature and top_p: token ids so far (rows, n), padded on the left, and logits (rows,
@@ -227,7 +227,8 @@ def in_batches(
     placed, noises = [] if marks is None else _placed(model, marks, n), {}
     d = max((mark[0].d for mark in placed if mark), default=1)
     most = max(4, NOISE_BYTES // (4 * d))  # noises that are held at a time
-    batch_size = min(batch_size, most) if len(set(placed)) > most else batch_size
+    n_noises = len({_noise(*mark) for mark in placed if mark})
+    batch_size = min(batch_size, most) if n_noises > most else batch_size
     batches = [slice(start, start + batch_size) for start in range(0, n, batch_size)]
     if not placed:
         return [(rows, nullcontext()) for rows in batches]
@@ -251,21 +252,33 @@ def _placed(model: PreTrainedModel, marks: Sequence[Mark], n: int) -> list[Mark]
         if not isinstance(wm, weights.Watermark) or wm not in placed:
             placed[wm] = weights.PlacedWatermark(model, wm)
         marks[i] = placed[wm], *keys.listed([key], placed[wm])
-    if len(names := {str(wm.weight) for wm in placed}) > 1:
-        expected = "marks: expected watermarks of the same weights"
-        raise InvalidWatermarkError(f"{expected}, got {shown(sorted(names))}")
     return marks
+
+
+def _noise(wm: weights.PlacedWatermark, key: keys.Key) -> tuple:
+    """What the noise of a mark depends on, apart from its σ."""
+    return wm.weights, wm.rank_dropped, wm.side, key
 
 
 @contextmanager
 def _marked(model: PreTrainedModel, marks: list[Mark], noises: dict) -> Iterator[None]:
-    """Inside the ``with``, row i is written under mark i; ``noises`` holds a batch's, by mark."""
-    for mark in {*noises} - {*marks}:
-        del noises[mark]
-    for wm, key in {*marks} - {*noises, None}:
-        xis = perturb.drawn(wm, [key])
-        noises[wm, key] = [(s, xi[0] / s) for xi, s in zip(xis, wm.sigmas, strict=True)]
-    layers = next((mark[0].linears for mark in marks if mark), ())
-    of_rows = [noises.get(mark) for mark in marks]
-    with perturb.marked(model, "a key per row"), hooks.row_noise(model, layers, of_rows):
+    """Inside the ``with``, row i is written under mark i; ``noises`` holds the z of a batch."""
+    needed = {_noise(*mark): mark for mark in marks if mark}
+    for noise in noises.keys() - needed.keys():
+        del noises[noise]
+    for noise, (wm, key) in needed.items():
+        if noise not in noises:
+            xis = perturb.drawn(wm, [key])
+            noises[noise] = [xi[0] / s for xi, s in zip(xis, wm.sigmas, strict=True)]
+    layers = {linear.name: linear for mark in marks if mark for linear in mark[0].linears}
+    of_rows = [_of_row(*mark, noises) if mark else None for mark in marks]
+    with (
+        perturb.marked(model, "a key per row"),
+        hooks.row_noise(model, list(layers.values()), of_rows),
+    ):
         yield
+
+
+def _of_row(wm: weights.PlacedWatermark, key: keys.Key, noises: dict) -> hooks.RowNoise:
+    zs = noises[_noise(wm, key)]
+    return dict(zip(wm.weights, zip(wm.sigmas, zs, strict=True), strict=True))

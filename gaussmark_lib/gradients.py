@@ -84,7 +84,7 @@ class TextGradient:
         return torch.cat([G.flatten() * (c / self.norm) for c, G in each])
 
     def cosine(self, other: "TextGradient") -> float:
-        """⟨u, v⟩ of the two directions u and v, as :meth:`unit` has them: to 4e-5, as ``norm``."""
+        """⟨u, v⟩ of the two directions u and v, as :meth:`unit` has them, to 1e-6."""
         each = zip(self.scales, self.parts, other.parts, strict=True)
         return sum(c**2 * inner(G, H) for c, G, H in each) / (self.norm * other.norm)
 

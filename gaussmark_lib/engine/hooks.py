@@ -4,19 +4,29 @@ begins at its output, or each row of a batch gets a noise of its own. A layer is
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import groupby
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
 
-RowNoise = Sequence[tuple[float, Tensor]]  # (σ, z) of each marked layer
+RowNoise = Mapping[str, tuple[float, Tensor]]  # (σ, z) by the name of the marked layer
+PRODUCT_PER_NOISE = ("cpu",)  # devices that compute longer than they take to start
+
+
+class _Product(NamedTuple):
+    """One matrix product for the noises of some rows of a batch, all z shared by equally many."""
+
+    rows: Tensor  # their numbers: those of the first noise, then those of the second, …
+    sigmas: Float[Tensor, "rows 1 1"]
+    z: Float[Tensor, "noises d_out d_in"]
 
 
 @contextmanager
@@ -24,7 +34,7 @@ def row_noise(
     model: PreTrainedModel, layers: Sequence, rows: Sequence[RowNoise | None]
 ) -> Iterator[None]:
     """Inside the ``with``, row i of a batch is computed by its own p_{θ+ξ}, y = θ·x + σ(z·x), or by
-    p_θ.
+    p_θ. Rows may have noise in different layers.
     """
     positions = 0
 
@@ -32,23 +42,57 @@ def row_noise(
         nonlocal positions
         positions = output.shape[1]
 
-    def add(i: int, name: str, _, inputs, output):
+    def add(name: str, products: list[_Product], _, inputs, output):
         x = by_text(inputs[0], (len(rows), positions), name)
         moved = output.view(*x.shape[:-1], -1).clone()  # (rows, n, d_out)
-        start = 0
-        for _, group in groupby(rows, key=id):
-            same = list(group)
-            part = slice(start, start := start + len(same))
-            if same[0]:
-                sigma, z = same[0][i]
-                moved[part] += sigma * (x[part] @ z.to(x).T)
+        for product in products:
+            # (noises, rows of a noise × n, d_in)
+            of_noise = x[product.rows].view(len(product.z), -1, x.shape[-1])
+            zx = of_noise @ product.z.to(x).mT
+            moved[product.rows] += product.sigmas * zx.view(len(product.rows), x.shape[1], -1)
         return moved.view(output.shape)
 
     with ExitStack() as hooks:
         hooks.enter_context(model.get_input_embeddings().register_forward_hook(observe))
-        for i, layer in enumerate(layers):
-            hooks.enter_context(layer.module.register_forward_hook(partial(add, i, layer.name)))
+        for layer in layers:
+            noises = [row.get(layer.name) if row else None for row in rows]
+            products = _products(noises, layer.module.weight.device)
+            call = partial(add, layer.name, products)
+            hooks.enter_context(layer.module.register_forward_hook(call))
         yield
+
+
+def _products(
+    noises: Sequence[tuple[float, Tensor] | None], device: torch.device
+) -> list[_Product]:
+    """What to compute for the (σ, z) of each row in one layer, or None.
+
+    On a processor, each z has its product. On a GPU, starting a product takes longer than computing
+    it: all z with equally many rows have one product, and are moved there once.
+    """
+    rows_of_z: dict[int, list[int]] = defaultdict(list)
+    for row, noise in enumerate(noises):
+        if noise:
+            rows_of_z[id(noise[1])].append(row)
+    if device.type in PRODUCT_PER_NOISE:
+        together = [[rows] for rows in rows_of_z.values()]
+    else:
+        by_size = defaultdict(list)
+        for rows in rows_of_z.values():
+            by_size[len(rows)].append(rows)
+        together = list(by_size.values())
+    products = []
+    for groups in together:
+        z = [noises[rows[0]][1].to(device) for rows in groups]
+        rows = [row for group in groups for row in group]
+        sigmas = torch.tensor([noises[row][0] for row in rows], dtype=torch.float64)
+        product = _Product(
+            torch.tensor(rows).to(device),
+            sigmas[:, None, None].to(device),
+            z[0][None] if len(z) == 1 else torch.stack(z),
+        )
+        products.append(product)
+    return products
 
 
 class Call(NamedTuple):

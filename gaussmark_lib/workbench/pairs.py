@@ -6,17 +6,21 @@ marked text under the key that wrote it is of the kind ``OWN``; the same text un
 key is ``WRONG``, and a text of the base model ``PLAIN``: the positive and two negative controls.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from gaussmark_lib import generate, models, score, stats, texts
+from gaussmark_lib import generate, models, perturb, score, stats, texts
 from gaussmark_lib.errors import require_int
+from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.weights import PlacedWatermark
 
 OWN, WRONG, PLAIN = "own key", "wrong key", "plain"
 
@@ -127,30 +131,45 @@ def scored(
     **options,
 ) -> pd.DataFrame:
     """Tests each marked text with its own key and with the next pair's, and each plain text with
-    its pair's key: one row per pair, kind and length. Options are ``dtype, batch_size`` of
-    ``score.score``.
+    its pair's key: one row per pair, kind and length. There may be no plain texts. Options are
+    ``dtype, batch_size`` of ``score.gradients``.
 
     The columns are those of ``score.score``, with ``prompt`` (the pair's number), ``scheme`` and
     ``kind``; ``text`` counts marked texts first, then plain ones.
     """
-    n, next_keys = pairs.n, pairs.keys[1:] + pairs.keys[:1]
-    table = score.score(
+    placed, _ = perturb.ready(lm.model, wm, pairs.keys)
+    next_keys = pairs.keys[1:] + pairs.keys[:1]
+    keys = [*zip(pairs.keys, next_keys, strict=True), *zip(pairs.keys, strict=True)]
+    gradients = score.gradients(
         lm.model,
-        pairs.prompts * 3,
-        [*marked, *marked, *plain],
+        [*pairs.prompts, *pairs.prompts[: len(plain)]],
+        [*marked, *plain],
         wm,
-        pairs.keys + next_keys + pairs.keys,
         lengths=lengths,
-        paired=True,
         **options,
     )
-    block, pair = np.divmod(table["text"], n)  # own key, wrong key, plain
-    return table.assign(
-        text=np.where(block == 2, n + pair, pair),
-        prompt=pair,
-        scheme="GaussMark" if not wm.rank_dropped else "rank-reduced",
-        kind=np.array([OWN, WRONG, PLAIN])[block],
-    )
+    key_ids = [[key.key_id for key in of_text] for of_text in keys]
+    table = score.table(_tested(gradients, placed, keys), key_ids)
+    scheme = "GaussMark" if not wm.rank_dropped else "rank-reduced"
+    table = table.assign(prompt=table["text"] % pairs.n, scheme=scheme)
+
+    is_plain = table["text"] >= pairs.n
+    # a marked text has two rows per length: under its own key, and under the next
+    is_second = table.groupby(["text", "n_tokens"]).cumcount() == 1
+    of_kinds = {OWN: ~is_plain & ~is_second, WRONG: is_second, PLAIN: is_plain}
+    rows = [table[is_kind].assign(kind=kind) for kind, is_kind in of_kinds.items()]
+    return pd.concat(rows, ignore_index=True)
+
+
+def _tested(
+    gradients: Iterable[TextGradient], wm: PlacedWatermark, keys: Sequence[Sequence[Key]]
+) -> Iterator[tuple[TextGradient, np.ndarray]]:
+    """Each gradient and its ψ under the keys of its text, whose noises are drawn once for all
+    lengths.
+    """
+    for text, group in groupby(gradients, key=attrgetter("text")):
+        lengths = list(group)
+        yield from zip(lengths, score.psi(lengths, wm, keys[text]), strict=True)
 
 
 def means(

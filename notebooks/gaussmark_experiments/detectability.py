@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 from sklearn.metrics import roc_curve
 
-from gaussmark_lib import gradients, likelihood, models, stats
+from gaussmark_lib import gradients, likelihood, models, score, stats
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs, under_own_keys
@@ -46,11 +46,67 @@ def power_gap(table: pd.DataFrame, sigma: float) -> stats.Estimate:
     """Measured less predicted power at level 0.05: a pair's hit (1 or 0) less Φ(σ‖G‖ − τ) of its
     plain text, mean over the lengths.
     """
-    values = ["psi", "grad_norm"]
-    pairs = table.pivot(index=["prompt", "n_tokens"], columns="kind", values=values).dropna()
+    pairs = _side_by_side(table)
     tau = stats.threshold(0.05)
     predicted = norm.cdf(sigma * pairs["grad_norm", PLAIN] - tau)
     return stats.interval(((pairs["psi", OWN] >= tau) - predicted).groupby("prompt").mean())
+
+
+def _side_by_side(table: pd.DataFrame) -> pd.DataFrame:
+    """ψ and ‖G‖ of each kind, one row per pair and length that has all kinds."""
+    values = ["psi", "grad_norm"]
+    return table.pivot(index=["prompt", "n_tokens"], columns="kind", values=values).dropna()
+
+
+def over_prediction(table: pd.DataFrame, sigma: float) -> stats.Estimate:
+    """Mean ψ of marked texts divided by the mean σ‖G‖ of the plain texts after the same prompts.
+    Each pair counts with its mean over the lengths; pairs are resampled.
+    """
+    pairs = _side_by_side(table).groupby("prompt").mean()
+    return stats.ratio(pairs["psi", OWN], sigma * pairs["grad_norm", PLAIN])
+
+
+def without_prompts(
+    lm: models.LM, pairs: Pairs, marked: Texts, plain: Texts, wm: Watermark, **options
+) -> pd.DataFrame:
+    """``score.score``'s table, with ``prompt`` and ``kind``, of marked and plain texts under the
+    keys of their pairs, tested by somebody who does not know the prompts. Options are ``lengths,
+    dtype``.
+    """
+    responses = [*marked, *plain]
+    unknown = [lm.unknown_prompt() for _ in responses]
+    table = score.score(lm.model, unknown, responses, wm, pairs.keys * 2, paired=True, **options)
+    kind, pair = np.divmod(table["text"], pairs.n)
+    return table.assign(prompt=pair, kind=np.array([OWN, PLAIN])[kind])
+
+
+def share_kept(unknown: pd.DataFrame, known: pd.DataFrame) -> stats.Estimate:
+    """Mean ψ of marked texts whose prompt is unknown, divided by their mean ψ where it is known.
+    Each pair counts with its mean over the lengths; pairs are resampled.
+    """
+    psi = [
+        table[table["kind"] == OWN].groupby("prompt")["psi"].mean() for table in (unknown, known)
+    ]
+    return stats.ratio(*psi)
+
+
+def by_length(known: pd.DataFrame, unknown: pd.DataFrame, sigma: float) -> pd.DataFrame:
+    """For ``panels``: :func:`over_prediction` and :func:`share_kept` at each length."""
+    rows = []
+    for n_tokens in sorted(known["n_tokens"].unique()):
+        of_known, of_unknown = (table[table["n_tokens"] == n_tokens] for table in (known, unknown))
+        ratios = {
+            "ψ ÷ σ‖G‖": over_prediction(of_known, sigma),
+            "ψ, prompt unknown ÷ known": share_kept(of_unknown, of_known),
+        }
+        rows += [{"n_tokens": n_tokens, "ratio": name} | r.row() for name, r in ratios.items()]
+    return pd.DataFrame(rows)
+
+
+def spread_of_norms(norms: pd.DataFrame) -> stats.Estimate:
+    """The largest ‖G‖ among the answers to a prompt divided by the smallest, mean over prompts."""
+    of_prompts = norms.groupby("prompt")["grad_norm"]
+    return stats.mean(of_prompts.max() / of_prompts.min())
 
 
 def areas(table: pd.DataFrame) -> pd.DataFrame:

@@ -5,26 +5,49 @@ The paper measures every cell of its heat maps over layer and σ². In the linea
 is σ·mean‖G‖, with ‖G‖ of plain text, for every weight from the same backward pass. Where the two
 maps differ, linearity ends. A cell is one weight and one σ. All cells have the same pairs of a
 prompt and a key: rows of one cell are independent, and a mean over cells is clustered by pair.
+
+To first order the carrier of a watermark cancels: whatever the weight, a mean ψ costs the model's
+own text ψ²/(2T) nats per token. So ψ²/(2T·price) should be 1 for every carrier (:func:`carriers`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
+import torch
+from jaxtyping import Float
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from scipy import optimize
+from scipy.stats import chi2
 from transformers import PreTrainedModel
 
-from gaussmark_lib import generate, gradients, likelihood, models, stats
-from gaussmark_lib.perturb import Watermark, watermarked
+from gaussmark_lib import (
+    divergence,
+    generate,
+    gradients,
+    likelihood,
+    models,
+    score,
+    stats,
+    texts,
+    tokens,
+)
+from gaussmark_lib.engine.arithmetic import evaluating
+from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import block
-from gaussmark_lib.workbench.pairs import Pairs, means, under_own_keys
+from gaussmark_lib.workbench.pairs import Pairs, means
 from gaussmark_lib.workbench.plots import style
 
 LINEAR = 4.0  # the predicted ψ up to which a cell counts as linear, chosen beforehand
+PASS = 12  # rows of a forward pass whose logits are kept: a multiple of most numbers of σ
+MOST_PILOT = 48  # texts of the pilot: their number is limited
+EFFICIENCY = "own text: ψ² ÷ (2T · price)"
+HUMAN = "human text: change of cross-entropy ÷ (ψ²/2T)"
 DIFFERENT, EQUAL, OPEN = "different", "equal within the margin", "n too small to say"
 
 
@@ -55,6 +78,13 @@ def short(weight: str) -> str:
     ('4.down_proj', 'lm_head')
     """
     return ".".join(filter(None, (block(weight), matrix_kind(weight))))
+
+
+def pilot(lm: models.LM, kind: str | Path, n: int, prompt_tokens: int) -> list[list[int]]:
+    """The prompts on whose plain continuations σ is solved, at most ``MOST_PILOT``: of documents
+    that no measurement uses.
+    """
+    return texts.prompts(lm, kind, min(n, MOST_PILOT), prompt_tokens, split="pilot")
 
 
 def norms(
@@ -91,30 +121,96 @@ def predicted(norms: pd.DataFrame, sigmas: Sequence[float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["weight", "sigma", "predicted_psi"])
 
 
+def at_equal_psi(norms: pd.DataFrame, psis: Sequence[float]) -> pd.DataFrame:
+    """The cells of :func:`predicted` at a σ of each weight's own, to three digits, at which it has
+    these predicted ψ.
+    """
+    means = norms.groupby("weight", sort=False)["grad_norm"].mean()
+    cells = [
+        (weight, float(f"{psi / mean:.3g}"), mean)
+        for (weight, mean), psi in product(means.items(), psis)
+    ]
+    table = pd.DataFrame(cells, columns=["weight", "sigma", "mean"])
+    return table.assign(predicted_psi=table["sigma"] * table.pop("mean"))
+
+
+def rows_of(cells: pd.DataFrame, n: int) -> pd.DataFrame:
+    """One row for each cell and each of n pairs, ``weight, sigma, prompt`` (the pair's number) and
+    ``stream`` (of random numbers: the same for all weights). Rows of one noise stand together, so
+    that it is drawn once.
+    """
+    number = cells.groupby("weight", sort=False)
+    numbered = cells[["weight", "sigma"]].assign(cell=number.cumcount(), place=number.ngroup())
+    rows = numbered.merge(pd.DataFrame({"prompt": range(n)}), how="cross")
+    rows["stream"] = n * rows["cell"] + rows["prompt"]
+    rows = rows.sort_values(["place", "prompt", "cell"], ignore_index=True)
+    return rows.drop(columns=["cell", "place"])
+
+
+def marks_of(rows: pd.DataFrame, keys: Sequence[Key]) -> list[generate.Mark]:
+    """The watermark and the key of each of these rows."""
+    cells = zip(rows["weight"], rows["sigma"], rows["prompt"], strict=True)
+    return [(Watermark(weight, sigma), keys[pair]) for weight, sigma, pair in cells]
+
+
 def measured(
     lm: models.LM,
     pairs: Pairs,
-    weights: Sequence[str],
-    sigmas: Sequence[float],
+    cells: pd.DataFrame,
     *,
     n_tokens: int,
-    **options,
-) -> pd.DataFrame:
-    """Writes every pair's text in every cell, all σ of a weight in one batch, and tests it with its
-    own key: the table, and the options, of ``pairs.under_own_keys``.
+    seed: int = 0,
+    dtype: str | None = None,
+    **sampling,
+) -> tuple[list[list[int]], pd.DataFrame]:
+    """Writes every pair's text in every cell, as many as possible in one batch, and tests it with
+    its own key.
+
+    Returns:
+        The texts, and :func:`rows_of` with the columns of ``score.score``. ``text`` is the number
+        of the text.
     """
+    rows = rows_of(cells, pairs.n)
+    prompts = [pairs.prompts[pair] for pair in rows["prompt"]]
+    written = generate.sample(
+        lm.model,
+        prompts,
+        n_tokens,
+        marks=marks_of(rows, pairs.keys),
+        rows=rows["stream"].tolist(),
+        seed=seed,
+        **sampling,
+    )
     tables = []
-    for weight in weights:
-        wms = [Watermark(weight, sigma) for sigma in sigmas]
-        _, table = under_own_keys(lm, pairs, wms, n_tokens, **options)
-        tables.append(table)
-    return pd.concat(tables, ignore_index=True)
+    for weight, of_weight in rows.groupby("weight", sort=False):
+        numbers = of_weight.index
+        scores = score.score(
+            lm.model,
+            [prompts[i] for i in numbers],
+            [written[i] for i in numbers],
+            Watermark(weight, 1.0),  # σ cancels in ψ
+            [pairs.keys[pair] for pair in of_weight["prompt"]],
+            paired=True,
+            dtype=dtype,
+        )
+        tables.append(scores.assign(text=numbers))
+    scores = pd.concat(tables).sort_values("text", ignore_index=True)
+    return written, pd.concat([rows.drop(columns="stream"), scores], axis=1)
 
 
-def detected(prediction: pd.DataFrame, texts: pd.DataFrame, level: float) -> pd.DataFrame:
+def own_prices(
+    lm: models.LM, pairs: Pairs, written: pd.DataFrame, responses: Texts
+) -> Float[np.ndarray, " texts"]:
+    """Σ_t KL(p_{θ+ξ} ‖ p_θ) of each text of :func:`measured`, nats per text."""
+    prompts = [pairs.prompts[pair] for pair in written["prompt"]]
+    marks = marks_of(written, pairs.keys)
+    return divergence.per_text(lm.model, prompts, responses, marks=marks, batch_size=PASS)
+
+
+def detected(prediction: pd.DataFrame, written: pd.DataFrame, level: float) -> pd.DataFrame:
     """One row per cell: the columns of :func:`predicted`, and ``psi, tpr`` with ``_low, _high``."""
     rows = []
-    for (weight, sigma), cell in texts.groupby(["weight", "sigma"], sort=False):
+    for (weight, sigma), cell in written.groupby(["weight", "sigma"], sort=False):
         tpr = stats.tpr(cell["psi"], level)
         estimates = stats.interval(cell["psi"]).row("psi") | tpr.row("tpr")
         rows.append({"weight": weight, "sigma": sigma, "n": tpr.n} | estimates)
@@ -122,42 +218,110 @@ def detected(prediction: pd.DataFrame, texts: pd.DataFrame, level: float) -> pd.
 
 
 def ratio(
-    texts: pd.DataFrame, cells: pd.DataFrame, least: float = 0.0, most: float = LINEAR
+    written: pd.DataFrame, cells: pd.DataFrame, least: float = 0.0, most: float = LINEAR
 ) -> stats.Estimate:
     """Measured over predicted ψ, mean over the cells with a predicted ψ in this range, clustered by
     pair; NaN without such cells.
     """
-    wanted = cells.loc[cells["predicted_psi"].between(least, most)]
-    rows = texts.merge(wanted[["weight", "sigma", "predicted_psi"]], on=["weight", "sigma"])
-    if rows.empty:
-        return stats.Estimate(np.nan, np.nan, np.nan, 0)
-    return stats.interval(rows["psi"] / rows["predicted_psi"], cluster=rows["prompt"])
+    rows = _within(written, cells, least, most)
+    return _mean_of_pairs(rows["psi"] / rows["predicted_psi"], rows["prompt"])
 
 
-def cost(lm: models.LM, passages: Texts, cells: pd.DataFrame, pairs: Pairs) -> pd.DataFrame:
-    """Cross-entropy of human passage i under key i, in nats per token: ``weight, sigma, passage,
-    base, watermarked``, one row per cell and passage.
+def price_ratio(written: pd.DataFrame, cells: pd.DataFrame, most: float = LINEAR) -> stats.Estimate:
+    """The column ``price`` over that of the law, ½ψ² nats per text with the predicted ψ: otherwise
+    as :func:`ratio`.
     """
-    base, rows = likelihood.cross_entropy(lm.model, passages), []
-    for cell, (i, passage) in product(cells.itertuples(), enumerate(passages)):
-        wm = Watermark(cell.weight, cell.sigma)
-        with watermarked(lm.model, wm, pairs.keys[i % pairs.n]):
-            [nats] = likelihood.cross_entropy(lm.model, [passage])
-        rows.append((cell.weight, cell.sigma, i, base[i], nats))
-    return pd.DataFrame(rows, columns=["weight", "sigma", "passage", "base", "watermarked"])
+    rows = _within(written, cells, 0.0, most)
+    return _mean_of_pairs(rows["price"] / (rows["predicted_psi"] ** 2 / 2), rows["prompt"])
+
+
+def _within(written: pd.DataFrame, cells: pd.DataFrame, least: float, most: float) -> pd.DataFrame:
+    """The rows in cells with a predicted ψ in this range, with it."""
+    # a σ solved for the bound has it up to its rounding
+    wanted = cells.loc[cells["predicted_psi"].between(0.99 * least, 1.01 * most)]
+    return written.merge(wanted[["weight", "sigma", "predicted_psi"]], on=["weight", "sigma"])
+
+
+def _mean_of_pairs(values: pd.Series, pair: pd.Series) -> stats.Estimate:
+    if values.empty:
+        return stats.Estimate(np.nan, np.nan, np.nan, 0)
+    return stats.interval(values, cluster=pair)
+
+
+def cost(
+    lm: models.LM,
+    passages: Texts,
+    cells: pd.DataFrame,
+    pairs: Pairs,
+    *,
+    dtype: str | None = None,
+) -> pd.DataFrame:
+    """What human text pays, in nats per token: passage i under key i.
+
+    Returns:
+        One row per cell and passage: ``weight, sigma, passage``, the cross-entropies ``base`` and
+        ``watermarked``, and ``linear`` = −⟨ξ, G⟩/T, the part of their difference that is linear in
+        the noise. Its mean over keys is 0, so that the difference without it has the same mean and
+        less spread.
+    """
+    rows = rows_of(cells, len(passages)).drop(columns="stream")
+    keys = [pairs.keys[i % pairs.n] for i in range(len(passages))]
+    placed = [*tokens.Reader(lm.model).pairs([[]] * len(passages), passages).values()]
+    nats = []
+    marks = marks_of(rows, keys)
+    with torch.no_grad(), evaluating(lm.model):
+        for batch, marked in generate.in_batches(lm.model, len(rows), PASS, marks):
+            of_batch = [placed[i] for i in rows["prompt"][batch]]
+            with marked:
+                log_p, number = likelihood.token_log_p(lm.model, of_batch)
+            nats += (-log_p.double().sum(1) / (number > 0).sum(1)).tolist()
+    base = likelihood.cross_entropy(lm.model, passages)
+    linear = _linear(lm, passages, keys, cells["weight"].unique(), dtype)
+    rows = rows.assign(base=base[rows["prompt"]], watermarked=nats)
+    rows = rows.merge(linear, on=["weight", "prompt"])
+    rows = rows.assign(linear=rows["sigma"] * rows["linear"])
+    return rows.rename(columns={"prompt": "passage"})
+
+
+def _linear(
+    lm: models.LM, passages: Texts, keys: Sequence[Key], weights: Iterable[str], dtype: str | None
+) -> pd.DataFrame:
+    """−⟨ξ, G⟩/T at σ = 1 of each passage under its own key: ``weight, prompt, linear``."""
+    tables = []
+    for weight in weights:
+        wm = Watermark(weight, 1.0)
+        empty = [[]] * len(passages)
+        scores = score.score(lm.model, empty, passages, wm, keys, paired=True, dtype=dtype)
+        linear = -scores["psi"] * scores["grad_norm"] / scores["n_tokens"]
+        tables.append(pd.DataFrame({"weight": weight, "prompt": scores["text"], "linear": linear}))
+    return pd.concat(tables, ignore_index=True)
 
 
 def priced(cost: pd.DataFrame, margin: float) -> pd.DataFrame:
-    """One row per cell of :func:`cost`: ``delta, delta_low, delta_high`` (the change, paired by
-    passage), and ``outcome``: ``DIFFERENT`` if the interval does not contain 0, ``EQUAL`` if all of
-    it lies within ± the margin, else ``OPEN``.
+    """One row per cell of :func:`cost`: ``delta, delta_low, delta_high`` (:func:`changes`), and
+    ``outcome``: ``DIFFERENT`` if the interval does not contain 0, ``EQUAL`` if all of it lies
+    within ± the margin, else ``OPEN``.
     """
-    change = cost.assign(change=cost["watermarked"] - cost["base"])
+    change = cost.assign(change=changes(cost))
     cells = means(change, ["weight", "sigma"], "change")
     is_different = (cells["low"] > 0) | (cells["high"] < 0)
     is_equal = (-margin <= cells["low"]) & (cells["high"] <= margin)
     cells["outcome"] = np.select([is_different, is_equal], [DIFFERENT, EQUAL], OPEN)
     return cells.rename(columns={"value": "delta", "low": "delta_low", "high": "delta_high"})
+
+
+def changes(cost: pd.DataFrame) -> pd.Series:
+    """What a passage pays for the watermark: watermarked less base, without the linear part."""
+    return cost["watermarked"] - cost["base"] - cost["linear"]
+
+
+def prices(written: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
+    """What the model's own text pays in each cell, nats per token: ``weight, sigma, price,
+    price_low, price_high``.
+    """
+    each = written.assign(price=written["price"] / n_tokens)
+    cells = means(each, ["weight", "sigma"], "price").drop(columns="n")
+    return cells.rename(columns={"value": "price", "low": "price_low", "high": "price_high"})
 
 
 def solved(
@@ -172,20 +336,23 @@ def solved(
     """σ of each weight for a wanted power, from its ``norms``, and the share detected there of new
     pairs: ``weight, sigma, value, low, high, n``. Options are those of :func:`measured`.
     """
-    rows = []
-    for weight in weights:
-        of_one = norms.loc[norms["weight"] == weight, "grad_norm"]
-        sigma = stats.sigma_for_power(of_one, power, level)
-        there = measured(lm, pairs, [weight], [sigma], **options)
-        rows.append({"weight": weight, "sigma": sigma} | stats.tpr(there["psi"], level).row())
-    return pd.DataFrame(rows)
+    by_weight = norms.groupby("weight")["grad_norm"]
+    sigmas = [
+        stats.sigma_for_power(by_weight.get_group(weight), power, level) for weight in weights
+    ]
+    cells = pd.DataFrame({"weight": weights, "sigma": sigmas})
+    _, there = measured(lm, pairs, cells, **options)
+    shares = [
+        stats.tpr(there.loc[there["weight"] == weight, "psi"], level).row() for weight in weights
+    ]
+    return pd.concat([cells, pd.DataFrame(shares)], axis=1)
 
 
 def far_out(
     lm: models.LM,
     pairs: Pairs,
     norms: pd.DataFrame,
-    weights: Sequence[str],
+    weights: Iterable[str],
     psis: Sequence[float],
     level: float,
     **options,
@@ -193,33 +360,159 @@ def far_out(
     """Each weight at the σ of these predicted ψ: the rows of :func:`detected`, and by weight the
     mean ψ at the largest σ less that at the smallest. Options are those of :func:`measured`.
     """
-    tables, falls = [], {}
-    for weight in weights:
-        of_one = norms[norms["weight"] == weight]
-        steps = sorted(sigmas_for(of_one, psis))
-        noisy = measured(lm, pairs, [weight], steps, **options)
-        psi = noisy.pivot(index="prompt", columns="sigma", values="psi")
-        falls[weight] = stats.interval(psi[steps[-1]] - psi[steps[0]])
-        tables.append(detected(predicted(of_one, steps), noisy, level))
-    return pd.concat(tables, ignore_index=True), falls
+    cells = at_equal_psi(norms[norms["weight"].isin(weights)], sorted(psis))
+    _, noisy = measured(lm, pairs, cells, **options)
+    falls = {}
+    for weight, of_weight in noisy.groupby("weight", sort=False):
+        psi = of_weight.pivot(index="prompt", columns="sigma", values="psi")
+        falls[weight] = stats.interval(psi[psi.columns.max()] - psi[psi.columns.min()])
+    return detected(cells, noisy, level), falls
+
+
+def carriers(
+    written: pd.DataFrame, cells: pd.DataFrame, cost: pd.DataFrame, n_tokens: int
+) -> pd.DataFrame:
+    """What each carrier gives and takes at equal price, one row per weight and ``quantity``.
+
+    Returns:
+        ``weight, quantity, value, low, high, n``. ``EFFICIENCY`` is ψ² over 2·price, summed over
+        the weight's cells with a predicted ψ up to ``LINEAR``; the square of a mean of n numbers is
+        freed of its bias s²/n. ``HUMAN`` is the change of human text's cross-entropy at
+        ``LINEAR``, over what the law says of the model's own text. The law is 1 for ``EFFICIENCY``.
+    """
+    rows = []
+    for weight, table in _own(written, cells).items():
+        estimate = stats.interval(table, efficiency)
+        rows.append({"weight": weight, "quantity": EFFICIENCY} | estimate.row())
+    for weight, ratios in human_ratios(cost, cells, n_tokens).items():
+        rows.append({"weight": weight, "quantity": HUMAN} | stats.interval(ratios).row())
+    return pd.DataFrame(rows)
+
+
+def _own(
+    written: pd.DataFrame, cells: pd.DataFrame
+) -> dict[str, Float[np.ndarray, "pairs cells 2"]]:
+    """By weight, ψ and price of each pair in the linear cells."""
+    tables = {}
+    for weight, rows in _within(written, cells, 0.0, LINEAR).groupby("weight", sort=False):
+        both = [
+            rows.pivot(index="prompt", columns="sigma", values=column).to_numpy()
+            for column in ("psi", "price")
+        ]
+        tables[weight] = np.stack(both, axis=-1)
+    return tables
+
+
+def efficiency(table: Float[np.ndarray, "pairs cells 2"]) -> float:
+    """Σ ψ² ÷ Σ 2·price over cells, from each pair's ψ and price (nats per text); 1 by the law."""
+    psi, price = table[..., 0], table[..., 1]
+    squares = psi.mean(0) ** 2 - psi.var(0, ddof=1) / len(psi)  # E mean² is larger by the variance
+    return float(squares.sum() / (2 * price.mean(0).sum()))
+
+
+def human_ratios(cost: pd.DataFrame, cells: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
+    """A column per weight, a row per passage: its change of cross-entropy at the σ whose predicted
+    ψ is nearest ``LINEAR``, over ψ²/(2T) with that ψ.
+    """
+    distance = np.log(cells["predicted_psi"] / LINEAR).abs()
+    nearest = cells.loc[distance.groupby(cells["weight"], sort=False).idxmin()]
+    rows = cost.assign(change=changes(cost)).merge(nearest, on=["weight", "sigma"])
+    law = rows["predicted_psi"] ** 2 / (2 * n_tokens)
+    rows = rows.assign(ratio=rows["change"] / law)
+    return rows.pivot(index="passage", columns="weight", values="ratio")[nearest["weight"]]
+
+
+def largest_over_smallest(ratios: Float[np.ndarray, "passages weights"]) -> float:
+    """Of the columns' means; 100 where the smallest is less than 1% of the largest, or negative."""
+    means = np.mean(ratios, axis=0)
+    return float(means.max() / max(means.min(), means.max() / 100))
+
+
+def spread(written: pd.DataFrame, cells: pd.DataFrame) -> stats.Estimate:
+    """The standard deviation of :func:`efficiency` between carriers, as a share of its mean, and
+    without the noise of few pairs (:func:`between`). The noise is that of each carrier's deviation
+    from the mean of all, by the jackknife over pairs: what all carriers have in common cancels.
+    """
+    tables = [*_own(written, cells).values()]
+    if len(tables) < 2 or len(tables[0]) < 3:
+        return stats.Estimate(np.nan, np.nan, np.nan, len(tables))
+
+    def deviations(pairs: np.ndarray) -> np.ndarray:
+        values = np.array([efficiency(table[pairs]) for table in tables])
+        return values / values.mean() - 1
+
+    n = len(tables[0])
+    without = [deviations(np.delete(np.arange(n), i)) for i in range(n)]
+    errors = np.std(without, axis=0) * np.sqrt(n - 1)
+    return between(deviations(np.arange(n)), errors)
+
+
+def between(
+    values: Float[np.ndarray, " k"], errors: Float[np.ndarray, " k"], confidence: float = 0.95
+) -> stats.Estimate:
+    """The standard deviation τ of k independent quantities, from an estimate of each with its
+    standard error e: value ~ N(μ, τ² + e²).
+
+    Q(τ²) = Σ (value − μ̂)²/(τ² + e²) is χ² with k − 1 degrees of freedom. It falls in τ², and is set
+    equal to k − 1 for the estimate (Paule and Mandel), and to the quantiles of χ² for the ends of
+    the interval (Viechtbauer 2007); τ is 0 where Q is below that already at 0.
+
+    >>> print(between(np.array([1.0, 2.0, 4.0]), np.zeros(3) + 1e-9))
+    1.53 (0.795 to 9.6), n = 3
+    """
+
+    def excess(variance: float, target: float) -> float:
+        weights = 1 / (variance + errors**2)
+        centre = (weights * values).sum() / weights.sum()
+        return (weights * (values - centre) ** 2).sum() - target
+
+    def tau(target: float) -> float:
+        if excess(0.0, target) <= 0:
+            return 0.0
+        beyond = ((values - values.mean()) ** 2).sum() / target  # Q is at most the target there
+        return float(np.sqrt(optimize.brentq(excess, 0.0, beyond, args=(target,))))
+
+    freedom = len(values) - 1
+    tail = (1 - confidence) / 2
+    low, high = chi2.isf([tail, 1 - tail], freedom)
+    return stats.Estimate(tau(freedom), tau(low), tau(high), len(values))
+
+
+def labelled(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells with ``weight`` shortened and a ``column`` of the map: σ where all weights share
+    it, or else the predicted ψ.
+    """
+    is_shared = cells.groupby("weight", sort=False)["sigma"].apply(tuple).nunique() == 1
+    column = cells["sigma" if is_shared else "predicted_psi"].map("{:.2g}".format)
+    name = "σ" if is_shared else "predicted ψ"
+    return cells.assign(weight=cells["weight"].map(short), column=f"{name} = " + column)
 
 
 def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
-    """Predicted mean ψ, measured mean ψ, and the share detected, over weights × σ."""
-    named = cells.assign(weight=cells["weight"].map(short)).rename(columns={"sigma": "σ"})
+    """Predicted mean ψ (or σ, where that is solved for each weight), measured mean ψ, and the share
+    detected, over weights × σ.
+    """
+    named = labelled(cells)
+    column_name = named["column"].iloc[0].partition(" = ")[0]
+    named["column"] = named["column"].str.removeprefix(f"{column_name} = ")
+    strength = {"vmax": 1.2 * cells["psi"].max(), "fmt": ".1f"}
+    if column_name == "σ":
+        first = ("predicted_psi", "predicted ψ, from plain text", strength)
+    else:
+        look = {"vmax": 1.2 * cells["sigma"].max(), "fmt": ".2g"}
+        first = ("sigma", "σ, solved on plain text", look)
+    shown = [
+        first,
+        ("psi", "measured ψ", strength),
+        ("tpr", "share detected", {"vmax": 1, "fmt": ".2f"}),
+    ]
     size = 12.0, 1.8 + 0.3 * cells["weight"].nunique()
     figure, three = plt.subplots(1, 3, figsize=size, sharey=True)
-    strength = {"vmax": 1.2 * cells["psi"].max(), "fmt": ".1f"}
-    columns = {
-        "predicted ψ, from plain text": ("predicted_psi", strength),
-        "measured ψ": ("psi", strength),
-        "share detected": ("tpr", {"vmax": 1, "fmt": ".2f"}),
-    }
-    for axes, (title, (column, look)) in zip(three, columns.items(), strict=True):
-        grid = named.pivot(index="weight", columns="σ", values=column)
+    for axes, (values, title, look) in zip(three, shown, strict=True):
+        grid = named.pivot(index="weight", columns="column", values=values)
+        rows = grid.loc[named["weight"].unique(), named["column"].unique()]
         look |= {"annot": True, "annot_kws": {"size": 9, "color": "k"}, "cbar": False}
-        rows = grid.loc[named["weight"].unique()]
         sns.heatmap(rows, ax=axes, vmin=0, cmap="Wistia", **look)
-        axes.set(ylabel="", title=title)
+        axes.set(xlabel=column_name, ylabel="", title=title)
         axes.tick_params("both", rotation=0)
     return style.caption(figure, caption, "Does plain text predict the map?")

@@ -21,6 +21,8 @@ from matplotlib.figure import Figure
 from scipy.stats import binom, multivariate_normal, norm
 
 from gaussmark_lib import generate, models, perturb, score, stats, texts
+from gaussmark_lib.engine import packages
+from gaussmark_lib.engine.stream import streams
 from gaussmark_lib.gradients import of_pairs
 from gaussmark_lib.workbench.pairs import passages
 from gaussmark_lib.workbench.plots import style
@@ -30,14 +32,26 @@ AT_THETA, AT_MOVED = "θ", "θ + ξ"
 Cut = tuple[list[list[int]], list[list[int]]]  # prompts and responses
 
 
-def kinds(text: str = "docs") -> dict[str, str]:
-    """The five kinds of text by the name that a table shows: human text of three kinds, the model's
-    own, and random ids.
+def kinds(
+    human: Sequence[str] = ("docs", "licences", "source"), writer: models.LM | None = None
+) -> dict[str, str]:
+    """The kinds of text by the name that a table shows: human text of several kinds, text by
+    another model, the model's own, and random ids.
 
-    >>> list(kinds("folder/plays.jsonl"))
-    ['plays.jsonl', 'licences', 'source', 'model samples', 'random tokens']
+    >>> list(kinds(["folder/plays.jsonl", "source"]))
+    ['plays.jsonl', 'source', 'model samples', 'random tokens']
     """
-    return {Path(kind).name: kind for kind in (text, "licences", "source", OWN, RANDOM)}
+    written = [writer.name] if writer else []
+    return {Path(kind).name: kind for kind in (*human, *written, OWN, RANDOM)}
+
+
+def load_writer(name: str | None, **loading) -> models.LM | None:
+    """Return the model that writes one more kind of text; None where none is named, or its package
+    is not installed. ``loading`` is ``device`` of ``models.load``.
+    """
+    entry = packages.MODELS.get(name)
+    is_missing = entry is not None and not packages.is_installed(entry)
+    return None if name is None or is_missing else models.load(name, **loading)
 
 
 def null_texts(
@@ -46,21 +60,46 @@ def null_texts(
     n: int,
     *,
     text: str = "docs",
+    writer: models.LM | None = None,
     prompt_tokens: int = 32,
     n_tokens: int = 200,
     seed: int = 0,
     **sampling,
 ) -> Cut:
     """n prompts and responses without a watermark: human text of a kind (of ``texts``) cut in two,
-    or the model's own or random ids after ``text``.
+    or what the ``writer``, the model itself or chance writes after ``text``.
     """
+    if writer and kind == writer.name:
+        size = {"prompt_tokens": prompt_tokens, "n_tokens": n_tokens, "seed": seed}
+        return written_by(writer, lm, text, n, **size, **sampling)
     if kind not in (OWN, RANDOM):
-        return passages(lm, kind, n, prompt_tokens, n_tokens)
-    prompts = texts.human(lm, text, n, prompt_tokens)
+        return passages(lm, kind, n, prompt_tokens, n_tokens, seed=seed)
+    prompts = texts.human(lm, text, n, prompt_tokens, seed=seed)
     if kind == OWN:
         return prompts, generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
     size = lm.model.get_input_embeddings().num_embeddings
     return prompts, np.random.default_rng(seed).integers(size, size=(n, n_tokens)).tolist()
+
+
+def written_by(
+    writer: models.LM,
+    lm: models.LM,
+    text: str,
+    n: int,
+    *,
+    prompt_tokens: int,
+    n_tokens: int,
+    seed: int = 0,
+    **sampling,
+) -> Cut:
+    """n texts of another model after prompts of a kind, as ``lm`` reads their characters; cut to
+    ``n_tokens`` of its tokens, or shorter where the text has fewer.
+    """
+    beginnings = texts.human(writer, text, n, prompt_tokens, seed=seed)
+    opened = [writer.continuation(writer.decode(ids)) for ids in beginnings]
+    responses = generate.sample(writer.model, opened, n_tokens, seed=seed, **sampling)
+    prompts = [lm.encode(writer.decode(ids)) for ids in beginnings]
+    return prompts, [lm.encode(writer.decode(ids))[:n_tokens] for ids in responses]
 
 
 def fresh_keys(
@@ -73,27 +112,33 @@ def fresh_keys(
 ) -> pd.DataFrame:
     """``text, psi, p_value, grad_norm`` of each text under keys that no other text shares, so that
     all rows are independent: ``Key.from_seed(first_seed)`` and its successors.
+
+    The noises are drawn on the processor: many short ones take longer on a GPU.
     """
-    placed, tables = wm.on(lm.model), []
+    d = wm.on(lm.model).d
+    tables = []
     for gradient in score.gradients(lm.model, *cut, wm, **settings):
         first = first_seed + gradient.text * keys_per_text
         keys = [perturb.Key.from_seed(first + i) for i in range(keys_per_text)]
-        [psi] = score.psi([gradient], placed, keys)
+        z = streams(keys, d, 1.0)  # (keys, d)
+        psi = (z @ gradient.unit().cpu().to(z)).double().numpy()
         facts = {"text": gradient.text, "grad_norm": gradient.norm}
         tables.append(pd.DataFrame(facts | {"psi": psi, "p_value": norm.sf(psi)}))
     return pd.concat(tables).sort_values("text", kind="stable", ignore_index=True)
 
 
-def levels(table: pd.DataFrame, nominal: Sequence[float]) -> pd.DataFrame:
-    """The share of false alarms at each nominal level, by kind and for ``all``: ``kind, level``
-    (in words), ``value, low, high, n``.
+def levels(table: pd.DataFrame, nominal: Sequence[float], confidence: float = 0.95) -> pd.DataFrame:
+    """The share of false alarms at each nominal level, by kind and for ``all``, with the exact
+    binomial interval: ``kind, level`` (in words), ``value, low, high, n``, and whether the interval
+    ``holds`` the level.
     """
-    return pd.DataFrame(
-        {"kind": kind, "level": f"at level {level:.0%}"}
-        | stats.interval(rows["p_value"] <= level).row()
-        for kind, rows in [*table.groupby("kind", sort=False), ("all", table)]
-        for level in nominal
-    )
+    rows = []
+    for kind, of_kind in [*table.groupby("kind", sort=False), ("all", table)]:
+        for level in nominal:
+            share = stats.share(of_kind["p_value"] <= level, confidence=confidence)
+            row = {"kind": kind, "level": f"at level {100 * level:g}%", **share.row()}
+            rows.append(row | {"holds": share.low <= level <= share.high})
+    return pd.DataFrame(rows)
 
 
 def fixed_keys(

@@ -1,5 +1,5 @@
-"""01_motivation: the likelihood ratio beside its gradient form, ψ under fresh keys, and what a
-watermark is worth and costs.
+"""01_motivation: the likelihood ratio beside its gradient form, ψ under fresh keys, what a
+watermark is worth and costs, and whether the size of the marked matrix matters.
 
     log p_{θ+ξ}(y) − log p_θ(y)  ≈  ⟨ξ, G⟩ − σ²‖G‖²/2,      E ψ ≈ σ‖G‖,      price ≈ ψ²/2 nats
 """
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+import torch
+from jaxtyping import Float
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from scipy.stats import norm
@@ -23,11 +25,14 @@ from gaussmark_lib import (
     stats,
 )
 from gaussmark_lib.engine import arithmetic
-from gaussmark_lib.tokens import Texts
+from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.tokens import Reader, Texts
+from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, WRONG, Pairs, scored
 from gaussmark_lib.workbench.plots import style
 
 STRENGTH, PRICE = "mean ψ", "price, nats per text"
+AT_ONCE = 8  # texts per forward pass under a noise each: logits of two models are held
 
 
 def measured(
@@ -46,17 +51,20 @@ def measured(
     Returns:
         The table of ``pairs.scored`` for each ``sigma``, with ``first_order`` = ⟨ξ, G⟩ − σ²‖G‖²/2
         and ``log_ratio`` = log p_{θ+ξ}(y) − log p_θ(y) (not for wrong keys), nats per text, and for
-        marked texts ``price`` = Σ_t KL(p_{θ+ξ} ‖ p_θ), nats per text; and the plain texts.
+        marked texts ``price`` = Σ_t KL(p_{θ+ξ} ‖ p_θ), nats per text; and the plain texts. They
+        are tested with the middle watermark alone.
     """
     marks = [(wm, key) for wm in watermarks for key in pairs.keys] + [None] * pairs.n
     prompts = pairs.prompts * (len(watermarks) + 1)
     texts = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed, **sampling)
     *marked, plain = (texts[start : start + pairs.n] for start in range(0, len(texts), pairs.n))
+    middle = watermarks[len(watermarks) // 2]
     tables = []
     with arithmetic.computing_in(lm.model, arithmetic.arithmetic(lm.model, dtype)):
-        for wm, own in zip(watermarks, marked, strict=True):
-            table = scored(lm, pairs, own, plain, wm, dtype=dtype).assign(sigma=wm.sigma)
-            tables.append(_with_ratio(lm, pairs, {OWN: own, PLAIN: plain}, wm, table))
+        for wm, of_wm in zip(watermarks, marked, strict=True):
+            tested = {OWN: of_wm, PLAIN: plain if wm is middle else []}
+            table = scored(lm, pairs, *tested.values(), wm, dtype=dtype).assign(sigma=wm.sigma)
+            tables.append(_with_ratio(lm, pairs, tested, wm, table))
     return pd.concat(tables, ignore_index=True), plain
 
 
@@ -67,21 +75,43 @@ def _with_ratio(
     wm: perturb.Watermark,
     table: pd.DataFrame,
 ) -> pd.DataFrame:
-    """The columns of :func:`measured`, one key after another."""
-    log_p, price = {}, {}
-    for i, (prompt, key) in enumerate(zip(*pairs, strict=True)):
-        both = [texts[OWN][i], texts[PLAIN][i]]
-        with perturb.watermarked(lm.model, wm, key):
-            entropy = likelihood.cross_entropy(lm.model, both, prompts=[prompt] * 2)
-        log_p[OWN, i], log_p[PLAIN, i] = -entropy * [len(text) for text in both]
-        [price[OWN, i]] = divergence.per_text(lm.model, [prompt], both[:1], marks=[(wm, key)])
-    rows = list(zip(table["kind"], table["prompt"], strict=True))
+    """The columns of :func:`measured`. Texts of one key are neighbours, so that its noise is drawn
+    once.
+    """
+    rows = [(kind, i) for i in range(pairs.n) for kind in texts if texts[kind]]
+    prompts = [pairs.prompts[i] for _, i in rows]
+    responses = [texts[kind][i] for kind, i in rows]
+    marks = [(wm, pairs.keys[i]) for _, i in rows]
+    log_p, price = under_noise(lm, prompts, responses, marks)
+    moved = pd.DataFrame(rows, columns=["kind", "prompt"]).assign(log_p=log_p, price=price)
+    moved.loc[moved["kind"] == PLAIN, "price"] = np.nan
+    table = table.merge(moved, how="left", on=["prompt", "kind"])
     length = wm.sigma * table["grad_norm"]
     return table.assign(
         first_order=length * table["psi"] - length**2 / 2,
-        log_ratio=[log_p.get(row, np.nan) for row in rows] - table["log_lik"],
-        price=[price.get(row, np.nan) for row in rows],
+        log_ratio=table["log_p"] - table["log_lik"],
     )
+
+
+@torch.no_grad()
+def under_noise(
+    lm: models.LM, prompts: Texts, texts: Texts, marks: Sequence[generate.Mark]
+) -> tuple[Float[np.ndarray, " texts"], Float[np.ndarray, " texts"]]:
+    """log p_{θ+ξ}(y) and Σ_t KL(p_{θ+ξ} ‖ p_θ) of each text under its own noise, nats per text."""
+    pairs = list(Reader(lm.model).pairs(prompts, texts).values())
+    log_p = []
+    price = []
+    for rows, marked in generate.in_batches(lm.model, len(pairs), AT_ONCE, marks):
+        inputs, is_token = divergence.laid_out(lm.model, pairs[rows])
+        n_tokens = is_token.shape[1]
+        p = divergence.logits(lm.model, inputs, n_tokens)
+        with marked:
+            q = divergence.logits(lm.model, inputs, n_tokens)
+        price += divergence.summed(q, p, is_token)
+        ids = inputs["input_ids"][:, -n_tokens:, None]
+        of_tokens = arithmetic.wide(q).log_softmax(-1).gather(-1, ids)[..., 0]
+        log_p += (of_tokens.double() * is_token).sum(-1).tolist()
+    return np.array(log_p), np.array(price)
 
 
 def agreement(table: pd.DataFrame) -> stats.Estimate:
@@ -120,6 +150,75 @@ def over_prediction(table: pd.DataFrame, sigma: float, quantity: str) -> stats.E
     rows = table[(table["sigma"] == sigma) & (table["quantity"] == quantity)].set_index("curve")
     own, predicted = rows.loc[OWN], rows.loc["predicted", "value"]
     return stats.Estimate(*(own[["value", "low", "high"]] / predicted), int(own["n"]))
+
+
+def efficiency(table: pd.DataFrame) -> stats.Estimate:
+    """Mean ψ of marked texts divided by √(2 · mean price in nats per text), which is 1 by the two
+    laws; pairs are resampled.
+    """
+    own = table.loc[table["kind"] == OWN, ["psi", "price"]].to_numpy()
+    return stats.bootstrap(own, lambda rows: _efficiency(*rows.mean(axis=0)))
+
+
+def _efficiency(psi: np.ndarray, price: np.ndarray) -> np.ndarray:
+    return psi / np.sqrt(2 * price)
+
+
+def by_size(table: pd.DataFrame, d: int, records: Sequence[str]) -> dict[int, pd.DataFrame]:
+    """The table of :func:`measured` by the number of entries d of the marked matrix: of this run,
+    and of reference records of this notebook on other models.
+
+    GaussMarkError: no such record.
+    """
+    tables = {d: table}
+    for name in records:
+        if not (run := runs.reference(name)):
+            raise GaussMarkError(
+                f"others: expected reference records of this notebook, got {name!r}; run"
+                f" `gaussmark run 01 -f {name}` and keep its record, or leave it out"
+            )
+        tables[run.results["d"]] = run.table("language_model")
+    return tables
+
+
+def exchange(tables: dict[int, pd.DataFrame]) -> pd.DataFrame:
+    """:func:`efficiency` of each size at each strength: ``d, sigma``, ``price`` (nats per token,
+    mean), ``value, low, high, n``.
+    """
+    rows = []
+    for d, table in tables.items():
+        for sigma, of_strength in table.groupby("sigma"):
+            price = (of_strength["price"] / of_strength["n_tokens"]).mean()
+            estimate = efficiency(of_strength)
+            rows.append({"d": d, "sigma": sigma, "price": price, **estimate.row()})
+    return pd.DataFrame(rows)
+
+
+def slope(tables: dict[int, pd.DataFrame]) -> stats.Estimate:
+    """How much :func:`efficiency` grows if the marked matrix has ten times as many entries: the
+    slope of a line through the sizes, each with its mean over the strengths. Pairs are resampled.
+    """
+    rows = pd.concat([_in_columns(table, np.log10(d)) for d, table in tables.items()])
+    return stats.bootstrap(rows.to_numpy(), _slope)
+
+
+def _in_columns(table: pd.DataFrame, size: float) -> pd.DataFrame:
+    """One row per pair: the size, ψ at each strength, and the price at each strength."""
+    own = table[table["kind"] == OWN]
+    strength = own["sigma"].rank(method="dense")
+    columns = own.assign(strength=strength).pivot(
+        index="prompt", columns="strength", values=["psi", "price"]
+    )
+    columns.insert(0, ("size", 0.0), size)
+    return columns
+
+
+def _slope(rows: Float[np.ndarray, "pairs columns"]) -> float:
+    n_strengths = rows.shape[1] // 2
+    sizes = np.unique(rows[:, 0])
+    means = np.array([rows[rows[:, 0] == size, 1:].mean(axis=0) for size in sizes])
+    of_strengths = _efficiency(means[:, :n_strengths], means[:, n_strengths:])
+    return np.polyfit(sizes, of_strengths.mean(axis=1), 1)[0]
 
 
 def under_fresh_keys(

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from scipy.stats import chi2, multivariate_normal, norm
 from torch import Tensor
 
+from gaussmark_experiments import level_check
 from gaussmark_experiments.whose_text import gradients
 from gaussmark_lib import generate, models, perturb, score, stats, texts
 from gaussmark_lib.beyond import joint
@@ -70,6 +71,24 @@ def human(
     return Human(prompts, responses, list(files))
 
 
+def written(
+    writer: models.LM,
+    lm: models.LM,
+    text: str,
+    n: int,
+    *,
+    prompt_tokens: int,
+    n_tokens: int,
+    **options,
+) -> Human:
+    """n texts by another model after prompts of a kind; each is a file of its own. Options are
+    ``seed, batch_size`` of ``level_check.written_by``.
+    """
+    size = {"prompt_tokens": prompt_tokens, "n_tokens": n_tokens}
+    prompts, responses = level_check.written_by(writer, lm, text, n, **size, **options)
+    return Human(prompts, responses, [f"{writer.name}:{number}" for number in range(n)])
+
+
 def _pieces(lm: models.LM, kind: str, wanted: int, seed: int) -> Iterator[tuple[str, list[int]]]:
     """First one piece of every file, then a second one of every file, and so on. The order of the
     files depends on their names and the seed, not on their size.
@@ -105,9 +124,26 @@ def against_keys(
     dtype: str | None = None,
 ) -> tuple[Float[np.ndarray, "keys n"], Float[np.ndarray, "n n"]]:
     """ψ of human texts under each key, and their K, which needs no key."""
-    each = gradients(lm, human.prompts, human.responses, wm, dtype)
-    u = units(each)
-    return score.psi(each, wm.on(lm.model), keys).T, joint.directions.inner(u, u)
+    psi, u = with_directions(lm, human, wm, keys, dtype)
+    return psi, joint.directions.inner(u, u)
+
+
+def with_directions(
+    lm: models.LM,
+    human: Human,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    dtype: str | None = None,
+) -> tuple[Float[np.ndarray, "keys n"], Float[Tensor, "n d"]]:
+    """ψ of human texts under each key, and their directions, which need no key."""
+    of_texts = gradients(lm, human.prompts, human.responses, wm, dtype)
+    return score.psi(of_texts, wm.on(lm.model), keys).T, units(of_texts)
+
+
+def cosines(directions: Sequence[Float[Tensor, "_ d"]]) -> Float[np.ndarray, "n n"]:
+    """K of the texts of several kinds, in their order."""
+    inner = joint.directions.inner
+    return np.block([[inner(rows, columns) for columns in directions] for rows in directions])
 
 
 def false_alarms(values: Float[np.ndarray, "keys n"]) -> Float[np.ndarray, " keys"]:
@@ -124,6 +160,13 @@ def predicted_spread(K: Float[np.ndarray, "n n"]) -> float:
     chances = np.interp(K, grid, both)
     np.fill_diagonal(chances, 0.05)
     return np.sqrt(max((chances - 0.05**2).sum(), 0)) / len(K)
+
+
+def spread_ratio(
+    psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"], seed: int = 0
+) -> stats.Estimate:
+    """The spread of the keys' rates of false alarms divided by what K says; keys are resampled."""
+    return stats.bootstrap(false_alarms(psi) / predicted_spread(K), np.std, seed=seed)
 
 
 def audited(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> dict[str, float]:
@@ -169,6 +212,7 @@ def after_references(
     *,
     dtype: str | None = None,
     seed: int = 0,
+    batch_size: int = 64,
 ) -> pd.DataFrame:
     """Texts of a kind marked under a key each, after the prompts of ``others``, as many as there
     are keys or prompts. Each is tested by ψ and by its innovation given human reference texts:
@@ -181,7 +225,8 @@ def after_references(
     keys, human = keys[:n], [column[:n] for column in others]
     prompts = [lm.continuation(lm.decode(ids)) for ids in human[0]]
     marks = [(wm, key) for key in keys]
-    responses = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed)
+    options = {"seed": seed, "batch_size": batch_size}
+    responses = generate.sample(lm.model, prompts, n_tokens, marks=marks, **options)
     wm = wm.on(lm.model)
     known = gradients(lm, references.prompts, references.responses, wm, dtype)
     marked = gradients(lm, prompts, responses, wm, dtype)

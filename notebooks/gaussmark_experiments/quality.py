@@ -2,7 +2,8 @@
 base model, so that each measure is summarised and drawn alike.
 
 Items are dealt to the keys: item i (a passage, a question, a prompt) belongs to key i mod K. So no
-measure speaks for one key, and an interval that clusters by key speaks for other keys, too.
+measure speaks for one key, and an interval that clusters by key speaks for other keys, too. The
+items of a named benchmark are few and known: there each key answers all of them.
 
 The base model writes several draws. All contenders are compared with the same references; one more
 draw, ``CONTROL``, is a contender itself, and no measure may find it. ``STRONG`` is a mark that each
@@ -15,50 +16,123 @@ expectation without it. Prices follow the mean of ψ², and ψ differs from text
 (mean ψ)²/(2T), even the law itself gives 1 + cv², with cv the spread of ‖G‖ over its mean.
 """
 
+import hashlib
+import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gaussmark_lib import generate, likelihood, models, perturb, stats, texts
+from gaussmark_lib import files, generate, likelihood, models, perturb, score, stats, texts, tokens
 from gaussmark_lib.beyond import schemes
 from gaussmark_lib.beyond.schemes import GaussMark
+from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.workbench import record
-from gaussmark_lib.workbench.begin import solved
+from gaussmark_lib.workbench import claims, record
+from gaussmark_lib.workbench.begin import pilot_prompts
 from gaussmark_lib.workbench.pairs import Pairs, under_own_keys
 from gaussmark_lib.workbench.plots.panels import panels
-from gaussmark_lib.workbench.quality import compare, harness, tasks, text_measures
+from gaussmark_lib.workbench.quality import (
+    benchmarks,
+    compare,
+    harness,
+    reading,
+    tasks,
+    text_measures,
+)
 from gaussmark_lib.workbench.quality import judge as judges
 from gaussmark_lib.workbench.quality.compare import CONTROL, GAUSSMARK, STRONG
+
+ABOVE_CHANCE = 0.15  # of the base model's accuracy, where a benchmark can show a loss
+Asked = harness.Asked | benchmarks.Asked
+
+
+class Pilot(NamedTuple):
+    """Prompts of the pilot, and the base model's plain texts, on which every σ is solved."""
+
+    prompts: list[list[int]]
+    plain: list[list[int]]
+
+
+def pilot_of(
+    lm: models.LM, text: str, prompt_tokens: int, n_tokens: int, n_texts: int, **sampling
+) -> Pilot:
+    """As ``begin`` uses it: ``n_texts`` matters for a file alone, which may have no more."""
+    prompts = pilot_prompts(lm, text, prompt_tokens, n_texts)
+    return Pilot(prompts, generate.sample(lm.model, prompts, n_tokens, **sampling))
+
+
+def solved(lm: models.LM, pilot: Pilot, wm: Watermark, psi: float, dtype: str | None) -> Watermark:
+    """``wm`` with the σ at which the pilot's texts have the median predicted ψ ``psi``."""
+    gradients = score.gradients(lm.model, pilot.prompts, pilot.plain, wm, dtype=dtype)
+    sigma = stats.sigma_for_psi([gradient.norm for gradient in gradients], psi)
+    return replace(wm, sigma=sigma)
 
 
 def contenders(
     lm: models.LM,
     wm: Watermark,
     key: Key,
-    prompts: Texts,
-    n_tokens: int,
+    pilot: Pilot,
     *,
     rank_dropped: int,
     psi: float,
     strong_psi: float,
-    **options,
+    dtype: str | None = None,
 ) -> dict[str, Scheme]:
     """GaussMark, KGW-1 and KGW-2, GaussMark with ``rank_dropped`` directions left out (if any) at
-    a σ for the same ψ, and ``STRONG``. Options are those of ``begin.solved``.
+    a σ for the same ψ, and ``STRONG``.
     """
-    made = dict(schemes.named(wm, key, [GAUSSMARK, "KGW-1", "KGW-2"]))
+    marks = dict(schemes.named(wm, key, [GAUSSMARK, "KGW-1", "KGW-2"]))
     if rank_dropped:
-        reduced = replace(wm, rank_dropped=rank_dropped)
-        reduced = solved(lm, prompts, n_tokens, reduced, psi, **options)
-        made["rank-reduced"] = GaussMark(reduced, key, "rank-reduced")
-    strong = solved(lm, prompts, n_tokens, wm, strong_psi, **options)
-    return made | {STRONG: GaussMark(strong, key, STRONG)}
+        reduced = solved(lm, pilot, replace(wm, rank_dropped=rank_dropped), psi, dtype)
+        marks["rank-reduced"] = GaussMark(reduced, key, "rank-reduced")
+    strong = solved(lm, pilot, wm, strong_psi, dtype)
+    marks[STRONG] = GaussMark(strong, key, STRONG)
+    return marks
+
+
+def on_other_weights(
+    lm: models.LM,
+    weights: Sequence[str],
+    key: Key,
+    pilot: Pilot,
+    psi: float,
+    dtype: str | None = None,
+) -> dict[str, Scheme]:
+    """GaussMark on each of these weights, at a σ for the same ψ."""
+    marks = {}
+    for weight in weights:
+        wm = solved(lm, pilot, Watermark(weight, 1.0), psi, dtype)
+        name = f"{GAUSSMARK}, {weight}"
+        marks[name] = GaussMark(wm, key, name)
+    return marks
+
+
+def instructions(folder: str | Path, name: str, n: int, seed: int) -> list[str]:
+    """n of the prompts in a file of JSON lines with a column ``prompt``; the seed says which."""
+    path = Path(folder) / name
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        prompts = [json.loads(line)["prompt"] for line in lines]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        expected = f"expected {path}, with a JSON object on each line and a column prompt"
+        raise ParameterError(f"instructions: {expected}, got {error!r}") from None
+    if len(prompts) < n:
+        raise ParameterError(f"instructions: expected at least {n} in {path}, got {len(prompts)}")
+    return sorted(prompts, key=lambda prompt: _hash(f"{seed} {prompt}"))[:n]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def questions(text: str, n: int, least: int, seed: int) -> dict[str, dict]:
@@ -69,6 +143,39 @@ def questions(text: str, n: int, least: int, seed: int) -> dict[str, dict]:
         if made := tasks.build(corpus, n, least=least, seed=seed):
             break
     return made
+
+
+def prepared(
+    lm: models.LM,
+    named: Sequence[str],
+    made: Mapping[str, dict],
+    *,
+    reader: str,
+    tasks_data: str | None,
+    limit: int | None,
+    batch_size: int,
+) -> Asked:
+    """The named tasks, or those made from text where none is named. The ``reader`` of named tasks
+    is the harness, or ``"plain"``: ``quality.benchmarks``.
+    """
+    if not named:
+        return harness.prepare(lm, made, limit=limit, batch_size=batch_size)
+    if reader == "harness":
+        return harness.prepare(lm, named, tasks_data=tasks_data, limit=limit, batch_size=batch_size)
+    if tasks_data is None:
+        raise ParameterError("tasks_data: expected a folder of benchmarks for task_reader plain")
+    return benchmarks.prepare(lm, named, tasks_data=tasks_data, limit=limit)
+
+
+def judge_named(name: str, lm: models.LM, text: str, device: str | None) -> judges.Judge:
+    """The judge ``"offline"``, ``"endpoint"``, or the language model of this name."""
+    if name == "offline":
+        return offline_judge(lm, text)
+    if name == "endpoint":
+        return judges.EndpointJudge.from_environment(cache=files.CACHE / "judge")
+    judge = models.load(name, device=device)
+    record.weights(judge)
+    return judges.ModelJudge(judge)
 
 
 def offline_judge(lm: models.LM, text: str) -> judges.LikelihoodJudge:
@@ -101,31 +208,109 @@ def likelihoods(
 
 
 def answers(
-    lm: models.LM, marks: dict[str, Scheme], keys: Sequence[Key], asked: harness.Asked
+    lm: models.LM,
+    marks: dict[str, Scheme],
+    keys: Sequence[Key],
+    asked: Asked,
+    guessing: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, pd.Series], pd.DataFrame]:
     """Each item's score under the base model, by task; and its changes under each mark on the
-    weights.
+    weights, with ``item``.
+
+    Without ``guessing`` (:func:`chance`), the items are dealt to the keys. With it, each key
+    answers all items of the tasks that :func:`can_lose` accuracy, or of all tasks if none can.
     """
-    base = harness.evaluate(asked)
-    rows = [
-        compare.changes(task, name, j, scores - base[task][scores.index])
-        for name, j, part in _under_each(lm, marks, keys)
-        for task, scores in harness.evaluate(asked, part).items()
-    ]
+    base = _scores(asked)
+    measured = list(base)
+    if guessing is not None:
+        measured = can_lose(base, guessing) or measured
+        if isinstance(asked, benchmarks.Asked):
+            asked = asked.only(measured)
+    rows = []
+    for name, j, part in _under_each(lm, marks, keys):
+        scores = _scores(asked, part if guessing is None else slice(None))
+        for task in measured:
+            of_task = scores[task]
+            change = of_task - base[task][of_task.index]
+            rows.append(compare.changes(task, name, j, change).assign(item=of_task.index))
     return base, pd.concat(rows, ignore_index=True)
+
+
+def _scores(asked: Asked, part: slice = slice(None)) -> dict[str, pd.Series]:
+    return _reader(asked).evaluate(asked, part)
+
+
+def chance(asked: Asked) -> dict[str, float]:
+    """The accuracy of guessing, by task."""
+    return _reader(asked).chance(asked)
+
+
+def _reader(asked: Asked) -> ModuleType:
+    return benchmarks if isinstance(asked, benchmarks.Asked) else harness
+
+
+def can_lose(base: Mapping[str, pd.Series], guessing: Mapping[str, float]) -> list[str]:
+    """The tasks in which the base model's accuracy is ``ABOVE_CHANCE`` or more above chance; all
+    others are blind.
+    """
+    return [task for task in base if base[task].mean() - guessing[task] >= ABOVE_CHANCE]
+
+
+def above_chance(base: Mapping[str, pd.Series], guessing: Mapping[str, float]) -> pd.DataFrame:
+    """One row per benchmark: ``task, items, base`` (accuracy), ``chance``, ``blind``."""
+    usable = can_lose(base, guessing)
+    rows = [
+        {
+            "task": task,
+            "items": len(scores),
+            "base": scores.mean(),
+            "chance": guessing[task],
+            "blind": task not in usable,
+        }
+        for task, scores in base.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def accuracy_findings(
+    answered: pd.DataFrame, base: Mapping[str, pd.Series], guessing: Mapping[str, float]
+) -> list[claims.Finding]:
+    """Points of accuracy, over the benchmarks that can lose some: GaussMark's change, over keys and
+    weights, and the strong mark's loss. None if all benchmarks are blind.
+    """
+    rows = answered[answered["measure"].isin(can_lose(base, guessing))]
+    if rows.empty:
+        return []
+    points = rows.assign(change=100 * rows["change"])
+    is_ours = points["model"].str.startswith(GAUSSMARK)
+    strong = points[points["model"] == STRONG]
+    gain = compare.over_keys_and_items(points[is_ours])
+    loss = compare.over_keys_and_items(strong.assign(change=-strong["change"]))
+    of_gain = "points of accuracy that GaussMark adds, over the benchmarks that can lose some"
+    of_loss = "points of accuracy that the strong mark costs, over the same benchmarks"
+    return [
+        claims.finding(of_gain, gain, least=-1.0, most=0.5, planned=700),
+        claims.finding(of_loss, loss, least=3.0, planned=700),
+    ]
 
 
 def churn(answered: pd.DataFrame, base: Mapping[str, pd.Series], drop: float) -> pd.DataFrame:
     """How many of GaussMark's answers changed, by task: ``task, base`` (accuracy), the numbers of
     ``compare.lost_and_gained``, and the power with which this many items show a loss of ``drop``.
     """
-    rows, ours = [], answered[answered["model"] == GAUSSMARK]
+    rows = []
+    ours = once(answered[answered["model"] == GAUSSMARK])
     for task, change in ours.groupby("measure", sort=False)["change"]:
         row = {"task": task, "base": base[task].mean()} | compare.lost_and_gained(change)
         share = min(0.5, (row["lost"] + row["gained"] + 1) / (row["items"] + 1))
         power = compare.mcnemar_power(row["items"], drop, share)
         rows.append(row | {f"power for {100 * drop:g} points": power})
     return pd.DataFrame(rows)
+
+
+def once(answered: pd.DataFrame) -> pd.DataFrame:
+    """Each item of a task and model under its first key, as McNemar's test needs it."""
+    return answered.drop_duplicates(["measure", "model", "item"])
 
 
 def references_and_texts(
@@ -137,10 +322,12 @@ def references_and_texts(
     *,
     n_base: int,
     seed: int,
+    temperatures: Sequence[float] = (),
     **sampling,
 ) -> tuple[list[list[list[int]]], dict[str, list[list[int]]]]:
     """``n_base`` − 1 reference draws of the base model, and each contender's texts: ``CONTROL`` is
-    one more draw. All have random numbers of their own.
+    one more draw, and so is the base model at each of the ``temperatures``. All have random numbers
+    of their own, and one batch.
     """
     seeds = iter(range(10_000 * seed, 10_000 * (seed + 1)))
     draws = [
@@ -148,14 +335,22 @@ def references_and_texts(
         for _ in range(n_base)
     ]
     own = {CONTROL: draws.pop()}
+    for temperature in temperatures:
+        warmer = sampling | {"temperature": temperature}
+        own[at_temperature(temperature)] = generate.sample(
+            lm.model, prompts, n_tokens, seed=next(seeds), **warmer
+        )
+    keys_of_rows = [keys[i % len(keys)] for i in range(len(prompts))]
     for name, scheme in marks.items():
-        own[name] = [[]] * len(prompts)
-        for j, key in enumerate(keys):
-            mine, keyed = slice(j, None, len(keys)), replace(scheme, key=key)
-            own[name][mine] = keyed.generate(
-                lm.model, prompts[mine], n_tokens, seed=next(seeds), **sampling
-            )
+        own[name] = scheme.generate(
+            lm.model, prompts, n_tokens, keys=keys_of_rows, seed=next(seeds), **sampling
+        )
     return draws, own
+
+
+def at_temperature(temperature: float) -> str:
+    """The name of the base model, sampled at this temperature, as a contender."""
+    return f"base, temperature {temperature:g}"
 
 
 def told_apart(
@@ -193,12 +388,16 @@ def judged(
     own: dict[str, Texts],
     n_keys: int,
     judge: judges.Judge,
+    typed: Sequence[str] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The win rate of each text against the references, less ½; and the judge's answers
-    (``judges.compare``, with ``model``). Texts are read up to their end tokens.
+    """The win rate of each text against the references, less ½, with ``item``; and the judge's
+    answers (``judges.compare``, with ``model``). Texts are read up to their end tokens, after the
+    prompts as they were ``typed`` (those of a chat) or as they read.
     """
     ends = generate.end_tokens(lm.model)
     asked = [lm.decode(prompt) for prompt in prompts]
+    if typed is not None:
+        asked = [f"{text}\n\n" for text in typed[: len(prompts)]]
 
     def read(responses: Texts) -> list[str]:
         return [lm.decode(text_measures.until_end(ids, ends)) for ids in responses]
@@ -211,54 +410,100 @@ def judged(
         ]
     table = pd.concat(tables, ignore_index=True)
     wins = table.groupby(["model", "item"], sort=False)["score"].mean().dropna().reset_index()
-    return compare.changes(
-        "win rate", wins["model"], wins["item"] % n_keys, wins["score"] - 0.5
-    ), table
+    changes = compare.changes("win rate", wins["model"], wins["item"] % n_keys, wins["score"] - 0.5)
+    return changes.assign(item=wins["item"]), table
+
+
+def win_rate_findings(judged: pd.DataFrame, temperatures: Sequence[float]) -> list[claims.Finding]:
+    """Whether GaussMark's win rate lies between that of the base model's further draw and that of
+    the base model at the lowest of the ``temperatures``; none without temperatures.
+    """
+    if not temperatures:
+        return []
+    warmer = at_temperature(min(temperatures))
+    return [
+        claims.finding(
+            "win rate of GaussMark minus that of the base model's further draw",
+            win_rate_difference(judged, GAUSSMARK, CONTROL),
+            most=0.0,
+            planned=300,
+        ),
+        claims.finding(
+            f"win rate of GaussMark minus that of the {warmer}",
+            win_rate_difference(judged, GAUSSMARK, warmer),
+            least=0.0,
+            planned=300,
+        ),
+    ]
+
+
+def win_rate_difference(judged: pd.DataFrame, model: str, other: str) -> stats.Estimate:
+    """Of two contenders, prompt by prompt, with an interval that clusters by key."""
+    of_model = judged.pivot(index=["key", "item"], columns="model", values="change")
+    difference = (of_model[model] - of_model[other]).dropna().rename("change")
+    return compare.mean_change(difference.reset_index())
 
 
 def exchange(
     lm: models.LM,
     pairs: Pairs,
     human: Texts,
+    documents: Sequence[str],
     wms: Sequence[Watermark],
     *,
     seed: int = 0,
     dtype: str | None = None,
+    batch_size: int = 64,
 ) -> pd.DataFrame:
     """One row per weight, kind of text (``"own"`` or ``"human"``) and pair: ``weight, text``, the
-    columns of ``score.score`` for a text under the pair's key, and ``change``, (Δ(ξ) + Δ(−ξ))/2 of
-    the cross-entropy of the model's own plain text, or of how the author went on.
+    columns of ``score.score`` for a text under the pair's key, ``document`` (of the human text, to
+    cluster by), and ``change``, (Δ(ξ) + Δ(−ξ))/2 of the cross-entropy of the model's own plain
+    text, or of how the author went on. Pairs may share a key.
     """
-    n_tokens, tables = len(human[0]), []
-    plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed)
+    n_tokens = len(human[0])
+    tables = []
+    writing = {"seed": seed, "batch_size": batch_size}
+    plain = generate.sample(lm.model, pairs.prompts, n_tokens, **writing)
     for wm in wms:
-        _, scores = under_own_keys(lm, pairs, [wm], n_tokens, seed=seed, dtype=dtype)
-        change = [
-            even_change(lm, prompt, both, wm, key)
-            for *both, prompt, key in zip(plain, human, *pairs, strict=True)
-        ]
-        for text, changes in zip(("own", "human"), np.transpose(change), strict=True):
-            tables.append(scores.assign(text=text, change=changes))
+        _, scores = under_own_keys(lm, pairs, [wm], n_tokens, dtype=dtype, **writing)
+        changes = even_changes(lm, pairs, {"own": plain, "human": human}, wm)
+        for text, change in changes.items():
+            tables.append(scores.assign(text=text, document=documents, change=change))
     return pd.concat(tables, ignore_index=True)
 
 
-def even_change(
-    lm: models.LM, prompt: list[int], continuations: Texts, wm: Watermark, key: Key
-) -> np.ndarray:
-    """(Δ(ξ) + Δ(−ξ))/2 of each text's cross-entropy after the prompt, nats per token."""
-    wm, keys = perturb.ready(lm.model, wm, [key])
-    prompts, xis = [prompt] * len(continuations), perturb.drawn(wm, keys)
-    base = likelihood.cross_entropy(lm.model, continuations, prompts=prompts)
-    marked = []
-    for sign in (1, -1):
-        with perturb.moved(wm, [sign * xi[0] for xi in xis]):
-            marked.append(likelihood.cross_entropy(lm.model, continuations, prompts=prompts))
-    return np.mean(marked, axis=0) - base
+def even_changes(
+    lm: models.LM, pairs: Pairs, continuations: Mapping[str, Texts], wm: Watermark
+) -> dict[str, np.ndarray]:
+    """(Δ(ξ) + Δ(−ξ))/2 of each text's cross-entropy after its pair's prompt under its pair's key,
+    nats per token, by kind of text. The texts of a key are read together.
+    """
+    placed, keys = perturb.ready(lm.model, wm, pairs.keys)
+    reader = tokens.Reader(lm.model)
+    read = [
+        (text, i, pair)
+        for text, responses in continuations.items()
+        for i, pair in reader.pairs(pairs.prompts, responses).items()
+    ]
+    rows_of_key = defaultdict(list)  # key → rows of ``read``
+    for row, (_, i, _) in enumerate(read):
+        rows_of_key[keys[i]].append(row)
+    nats = -reading.log_p(lm.model, [pair for *_, pair in read])
+    rise = np.zeros(len(read))
+    for key, rows in rows_of_key.items():
+        xis = [xi[0] for xi in perturb.drawn(placed, [key])]
+        for sign in (1, -1):
+            with perturb.moved(placed, [sign * xi for xi in xis]):
+                marked = -reading.log_p(lm.model, [read[row][2] for row in rows])
+            rise[rows] += (marked - nats[rows]) / 2
+    rise /= [len(response) for *_, (_, response) in read]
+    return dict(zip(continuations, np.split(rise, len(continuations)), strict=True))
 
 
 def rates(table: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
     """The price of :func:`exchange` over the law's, mean Δ / (mean ψ)²/(2T), per weight and kind of
-    text: ``weight, text, psi, change, law, value, low, high, n``; ``law`` is 1 + cv².
+    text: ``weight, text, psi, change, law, value, low, high, n``; ``law`` is 1 + cv². Intervals
+    cluster by document; n counts documents.
     """
 
     def rate(rows: np.ndarray) -> float:
@@ -269,7 +514,8 @@ def rates(table: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
     for (weight, text), group in table.groupby(["weight", "text"], sort=False):
         measured, norm = group[["psi", "change"]], group["grad_norm"]
         law = {"law": (norm**2).mean() / norm.mean() ** 2}
-        estimate = stats.interval(measured.to_numpy(), rate).row()
+        clusters = group["document"].to_numpy()
+        estimate = stats.interval(measured.to_numpy(), rate, cluster=clusters).row()
         rows.append({"weight": weight, "text": text, **measured.mean()} | law | estimate)
     return pd.DataFrame(rows)
 

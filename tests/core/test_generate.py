@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gaussmark_lib import generate, perturb, score
+from gaussmark_lib.engine import hooks
 from gaussmark_lib.errors import (
     InvalidModelError,
     InvalidTextError,
@@ -363,6 +364,37 @@ def test_noise_in_several_weights_at_once():
     assert generate.sample(model, FEW, 15, marks=marks, seed=4) == expected
 
 
+def test_rows_of_one_batch_may_carry_marks_on_different_weights(monkeypatch):
+    """Also where all noises of a layer are one product, as on a GPU."""
+    model = tiny_models.build("llama", torch.float64)
+    first, second = tiny_models.WEIGHTS["llama"][:2]
+    both = Watermark([second, first], [0.2, 0.05])
+    weak, strong, other = Watermark(first, 0.05), Watermark(first, 0.4), Watermark(second, 0.2)
+    marks = [(weak, KEYS[0]), None, (other, KEYS[1]), (strong, KEYS[0]), (both, KEYS[1])]
+    marks += [(weak, KEYS[1]), (other, KEYS[0]), (strong, KEYS[1])]
+    prompts = [FEW[i % 3] for i in range(len(marks))]
+    expected = one_at_a_time(model, prompts, marks, 15, seed=4)
+    assert generate.sample(model, prompts, 15, marks=marks, seed=4) == expected
+    monkeypatch.setattr(hooks, "PRODUCT_PER_NOISE", ())
+    assert generate.sample(model, prompts, 15, marks=marks, seed=4) == expected
+
+
+def test_one_noise_is_drawn_once_for_all_its_sigmas(monkeypatch):
+    drawn = []
+
+    def draw(wm, keys, draw=perturb.drawn):
+        drawn.append((wm.weights, wm.rank_dropped, wm.side, *keys))
+        return draw(wm, keys)
+
+    monkeypatch.setattr(perturb, "drawn", draw)
+    model = tiny_models.build("llama")
+    weight = tiny_models.WEIGHTS["llama"][0]
+    wms = [Watermark(weight, 0.1), Watermark(weight, 0.2), Watermark(weight, 0.1, rank_dropped=2)]
+    marks = [(wm, key) for wm in wms for key in KEYS[:2]]
+    generate.sample(model, [FEW[0]] * len(marks), 2, marks=marks)
+    assert len(drawn) == len(set(drawn)) == 4
+
+
 def test_inside_the_model_counts_as_watermarked(model, wm, key):
     def look(*_):
         with pytest.raises(PerturbedModelError):
@@ -374,10 +406,8 @@ def test_inside_the_model_counts_as_watermarked(model, wm, key):
 
 @pytest.mark.usefixtures("wrong_types")
 def test_marks_that_are_refused(model, wm, key):
-    other = (Watermark("model.layers.0.mlp.up_proj.weight", 0.1), key)
     bound = perturb.bind(model, wm, key)
     for marks, error, message in (
-        ([(wm, key), other], InvalidWatermarkError, "the same weights"),
         ([(wm, key)], InvalidTextError, "one per prompt, got 1 for 2"),
         ([wm, key], InvalidWatermarkError, "number 0: expected a pair"),
         ([None, (Watermark(wm.weight, 2 * wm.sigma), bound)], KeyMismatchError, "sigma"),

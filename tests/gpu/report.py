@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gaussmark_experiments import speed
 from gaussmark_lib import generate, perturb, score
-from gaussmark_lib.stats import Estimate
+from gaussmark_lib.stats import Estimate, median
 
 LLAMA = {
     "model_type": "llama",
@@ -120,7 +120,7 @@ class Report:
         """detection"""
         n = len(self.x)
         times = self._timed(one=partial(self._score, 1), all=partial(self._score, n))
-        seconds = {name: speed.median(rows["seconds"]) for name, rows in times.groupby("task")}
+        seconds = {name: median(rows["seconds"]) for name, rows in times.groupby("task")}
         one, every = (seconds[name] for name in ("one", "all"))
         one = Estimate(1e3 * one.value, 1e3 * one.low, 1e3 * one.high, one.n)
         yield _row("detection, one text at a time, ms", one, "≤ 120 on an H100")

@@ -7,7 +7,8 @@ import pytest
 import torch
 from second_device import SECOND, Elsewhere, moved, second_device
 
-from gaussmark_lib import gradients, perturb
+from gaussmark_lib import generate, gradients, perturb
+from gaussmark_lib.engine import hooks
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,22 @@ def test_on_a_second_device_it_is_the_same(here, there, name, no_table_of_selfha
         assert there.device == SECOND
         found = call(there)
     on_devices.same(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_a_noise_is_moved_to_the_model_once_and_not_at_each_step(there, monkeypatch):
+    held = []
+    row_noise = hooks.row_noise
+
+    def spied(model, layers, rows):
+        held.extend(z for row in rows for _, z in row)
+        return row_noise(model, layers, rows)
+
+    monkeypatch.setattr(hooks, "row_noise", spied)
+    marks = [(on_devices.WM, key) for key in on_devices.KEYS[:2]]
+    with second_device():
+        generate.sample(there, on_devices.TEXTS[0][:2], 3, marks=marks)
+    assert len(held) == 2
+    assert {z.device for z in held} == {SECOND}
 
 
 def test_a_head_on_another_device_than_the_rest():

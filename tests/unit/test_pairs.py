@@ -38,6 +38,26 @@ def test_each_text_is_written_by_its_own_key_and_tested_with_it_and_the_next(lm,
             assert (row.key_id, row.text >= 3) == (slow.key_id, kind == PLAIN)
 
 
+def test_a_marked_text_is_read_once_for_both_keys_and_plain_texts_may_be_missing(
+    lm, jsonl, monkeypatch
+):
+    drawn, wm = pairs.draw(lm, jsonl, 3, 6, seed=2), perturb.Watermark(tiny_lm.WEIGHT, 0.5)
+    marked, plain = pairs.marked_and_plain(lm, drawn, wm, 12, seed=5)
+    table = pairs.scored(lm, drawn, marked, plain, wm)
+    read = []
+    gradients = score.gradients
+    monkeypatch.setattr(
+        pairs.score,
+        "gradients",
+        lambda model, prompts, responses, *rest, **options: (
+            read.extend(responses) or gradients(model, prompts, responses, *rest, **options)
+        ),
+    )
+    without = pairs.scored(lm, drawn, marked, [], wm)
+    assert read == marked
+    pd.testing.assert_frame_equal(without, table[table["kind"] != PLAIN], rtol=1e-4)
+
+
 def test_a_sigma_that_is_not_named_is_solved_on_plain_text(lm, jsonl, monkeypatch, capsys):
     monkeypatch.setattr(begin.models, "load", lambda *names, **options: lm)
     of_both = {"weight": tiny_lm.WEIGHT, "prompt_tokens": 6, "seed": 3, "n_pairs": 5}

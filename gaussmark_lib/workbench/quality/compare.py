@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.stats import binom
+from scipy.stats import t as student
 
 from gaussmark_lib import stats
 
@@ -33,6 +34,33 @@ def mean_change(rows: pd.DataFrame, confidence: float = 0.95) -> stats.Estimate:
     """Mean change with an interval that clusters by key; n counts items."""
     estimate = stats.interval(rows["change"], cluster=rows["key"], confidence=confidence)
     return replace(estimate, n=len(rows))
+
+
+def over_keys_and_items(rows: pd.DataFrame, confidence: float = 0.95) -> stats.Estimate:
+    """Mean change where each key answers the same items (column ``item``): the interval speaks for
+    other keys and for other items.
+
+    The variance of the mean is that of clusters by key, plus that of clusters by item, minus that
+    of rows, which are in both (Cameron, Gelbach and Miller 2011); it is at least the larger of the
+    first two. The interval is Student's, with one degree of freedom less than the fewer clusters.
+    n counts different items.
+    """
+    mean = rows["change"].mean()
+    residuals = rows["change"] - mean
+    by_key = residuals.groupby([rows["model"], rows["key"]]).sum()
+    by_item = residuals.groupby([rows["measure"], rows["item"]]).sum()
+    of_keys, of_items = (_variance_of_total(sums) for sums in (by_key, by_item))
+    both = of_keys + of_items - _variance_of_total(residuals)
+    error = np.sqrt(max(of_keys, of_items, both)) / len(rows)
+    fewest = min(len(by_key), len(by_item))
+    half = student.ppf((1 + confidence) / 2, fewest - 1) * error if fewest > 1 else np.nan
+    return stats.Estimate(mean, mean - half, mean + half, len(by_item))
+
+
+def _variance_of_total(sums: pd.Series) -> float:
+    """Of the sum over independent clusters, from each cluster's sum of residuals."""
+    n = len(sums)
+    return (sums**2).sum() * n / (n - 1) if n > 1 else np.nan
 
 
 def summary(changes: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:

@@ -16,6 +16,10 @@ c counts, N(h) is the number of different tokens after h, and h' is h without it
 reads three tokens at a time: it sees broken words and broken grammar, never sense or truth, and it
 prefers common phrases. A win rate of ½ is evidence against gross damage, not for quality.
 
+:class:`ModelJudge` needs no network either. It prefers the answer with the higher mean
+log p(token | the question, the tokens before it) under a language model, which should not be the
+one that wrote the answers. It reads an answer alone, so it has no favourite place.
+
 :class:`EndpointJudge` is any OpenAI-compatible endpoint (paper, App. on quality: GPT-4o), from
 
     GAUSSMARK_JUDGE_URL    e.g. https://api.openai.com/v1, or a server of your own
@@ -45,8 +49,10 @@ import numpy as np
 import pandas as pd
 from joblib import Memory
 
+from gaussmark_lib import models, tokens
 from gaussmark_lib.errors import GaussMarkError, ParameterError
 from gaussmark_lib.tokens import Ids, Texts
+from gaussmark_lib.workbench.quality import reading
 
 VARIABLES = ("GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL", "GAUSSMARK_JUDGE_KEY")
 INSTRUCTIONS = (
@@ -165,12 +171,52 @@ class LikelihoodJudge:
     def _preference(self, question: Question) -> float:
         first = self._mean_log_q(question.prompt, question.first)
         second = self._mean_log_q(question.prompt, question.second)
-        return 0.5 if first == second else float(first > second)
+        return _larger(first, second)
 
     def _read(self, prompt: str, text: str) -> float:
         """Per token; an empty text has no likelihood, and loses to any other."""
         ids = self.encode(text)
         return float(self.model.log_q(self.encode(prompt), ids).mean()) if ids else -np.inf
+
+
+class ModelJudge:
+    """Prefers the answer that a language model finds likelier, per token. An empty answer loses to
+    any other.
+    """
+
+    def __init__(self, lm: models.LM):
+        self.lm = lm
+        self.name = f"likelihood under {lm.title}"
+        self._means: dict[tuple[str, str], float] = {}  # (prompt, answer) → mean log p
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer]:
+        """One answer per question; each text is read once."""
+        texts = [(q.prompt, answer) for q in questions for answer in (q.first, q.second)]
+        unread = [text for text in dict.fromkeys(texts) if text not in self._means]
+        self._means |= zip(unread, self._read(unread), strict=True)
+        return [
+            Answer(_larger(self._means[q.prompt, q.first], self._means[q.prompt, q.second]))
+            for q in questions
+        ]
+
+    def _read(self, texts: Sequence[tuple[str, str]]) -> np.ndarray:
+        prompts = [self.lm.prompt(prompt) for prompt, _ in texts]
+        answers = [self.lm.encode(answer) for _, answer in texts]
+        lengths = np.array([len(ids) for ids in answers])
+        means = np.full(len(texts), -np.inf)
+        readable = np.flatnonzero(lengths)
+        if len(readable):
+            pairs = tokens.Reader(self.lm.model).pairs(
+                [prompts[i] for i in readable], [answers[i] for i in readable]
+            )
+            log_p = reading.log_p(self.lm.model, list(pairs.values()))
+            means[readable] = log_p / lengths[readable]
+        return means
+
+
+def _larger(first: float, second: float) -> float:
+    """The preference of a judge that likes the larger of two numbers."""
+    return 0.5 if first == second else float(first > second)
 
 
 @dataclass(frozen=True)

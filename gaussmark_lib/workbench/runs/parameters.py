@@ -34,7 +34,7 @@ from gaussmark_lib.workbench.words import nearest
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 MOST_CHARACTERS = 100_000  # of a YAML document
 # parameters that may name a file or folder, relative to the notebook's, which the notebook reads
-PATHS = ("model", "text", "folder", "checkpoint")
+PATHS = ("model", "text", "folder", "checkpoint", "tasks_data")
 PATH_ENDINGS = ("_file", "_folder", "_path")  # of other such parameters
 # the parser's own error, and those of tags and numbers that do not fit, and of deep nesting
 NOT_YAML = (YAMLError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)

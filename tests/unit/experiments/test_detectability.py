@@ -103,3 +103,41 @@ def test_each_temperature_has_the_same_pairs_and_random_numbers(lm):
     psi = table.set_index(["temperature", "text"])["psi"]
     expected = (psi.loc[1.0] - psi.loc[0.2]).mean()
     assert detectability.gain(table).value == pytest.approx(expected)
+
+
+def test_psi_over_its_prediction_and_what_is_left_without_the_prompt(table):
+    pairs = table[~((table["prompt"] == 5) & (table["n_tokens"] == 40))]
+    own, plain = (
+        pairs[pairs["kind"] == kind].groupby("prompt").mean(True) for kind in (OWN, PLAIN)
+    )
+    expected = own["psi"].mean() / (0.04 * plain["grad_norm"]).mean()
+    ratio = detectability.over_prediction(table, 0.04)
+    assert (ratio.value, ratio.n) == (pytest.approx(expected), 6)
+    assert ratio.low < expected < ratio.high
+
+    blind = table[table["kind"] != WRONG].assign(
+        psi=table["psi"] * np.where(table.prompt % 2, 0.5, 1)
+    )
+    left = detectability.share_kept(blind, table)
+    psi = table[table["kind"] == OWN].groupby("prompt")["psi"].mean()
+    halved = np.where(psi.index % 2, psi / 2, psi)
+    assert left.value == pytest.approx(halved.mean() / psi.mean())
+    rows = detectability.by_length(table, blind, 0.04)
+    assert rows["n_tokens"].tolist() == [10, 10, 40, 40]
+    assert rows["n"].tolist() == [6, 6, 5, 5]
+
+
+def test_an_unknown_prompt_is_what_the_model_says_stands_for_it(lm):
+    plain, marked = (generate.sample(lm.model, PROMPTS, 9, seed=seed) for seed in (1, 2))
+    table = detectability.without_prompts(lm, PAIRS, marked, plain, WM, lengths=[4, 9])
+    assert table.groupby(["kind", "n_tokens"]).size().tolist() == [4] * 4
+    for kind, texts in {OWN: marked, PLAIN: plain}.items():
+        slow = score.score(lm.model, [lm.unknown_prompt()], [texts[2]], WM, [PAIRS.keys[2]])
+        row = table[(table["kind"] == kind) & (table["prompt"] == 2) & (table["n_tokens"] == 9)]
+        assert row["psi"].item() == pytest.approx(slow["psi"].item(), abs=1e-3)
+
+
+def test_the_spread_of_norms_is_a_mean_over_prompts():
+    norms = pd.DataFrame({"prompt": [1, 1, 1, 2, 2], "grad_norm": [2.0, 8.0, 4.0, 5.0, 10.0]})
+    spread = detectability.spread_of_norms(norms)
+    assert (spread.value, spread.n) == (3.0, 2)

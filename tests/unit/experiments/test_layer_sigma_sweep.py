@@ -6,7 +6,7 @@ import pytest
 import tiny_models
 
 from gaussmark_experiments import layer_sigma_sweep
-from gaussmark_lib import generate, gradients, likelihood, perturb, score, stats
+from gaussmark_lib import divergence, generate, gradients, likelihood, perturb, score, stats
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import pairs
 
@@ -17,22 +17,63 @@ PAIRS = pairs.Pairs(PROMPTS, [Key.from_seed(i) for i in range(3)])
 PASSAGES = tiny_models.random_ids(np.random.default_rng(1), 30, 12, 25, 40)
 
 
+CELLS = pd.DataFrame(
+    {"weight": np.repeat(WEIGHTS, 2), "sigma": SIGMAS * 2, "predicted_psi": [1.0, 3.0, 2.0, 9.0]}
+)
+
+
 @pytest.fixture(scope="module")
-def written(lm):
-    return layer_sigma_sweep.measured(lm, PAIRS, WEIGHTS, SIGMAS, n_tokens=16, seed=9)
+def both(lm):
+    return layer_sigma_sweep.measured(lm, PAIRS, CELLS, n_tokens=16, seed=9)
 
 
-def test_a_cells_texts_are_those_of_its_watermark_and_key(lm, written):
+@pytest.fixture(scope="module")
+def written(lm, both):
+    texts, table = both
+    return table.assign(price=layer_sigma_sweep.own_prices(lm, PAIRS, table, texts))
+
+
+def test_a_cells_texts_are_those_of_its_watermark_and_key(lm, both):
+    texts, written = both
     assert len(written) == 2 * 2 * 3
+    assert written["text"].tolist() == list(range(12))
     for row in written.itertuples():
         wm, key = Watermark(row.weight, row.sigma), PAIRS.keys[row.prompt]
         stream = row.prompt + 3 * SIGMAS.index(row.sigma)  # of random numbers
         with perturb.watermarked(lm.model, wm, key):
             many = generate.sample(lm.model, [PROMPTS[row.prompt]] * 6, 16, seed=9)
+        assert texts[row.text] == many[stream]
         alone = score.score(lm.model, [PROMPTS[row.prompt]], [many[stream]], wm, [key])
         for column in ("psi", "grad_norm", "log_lik"):
             expected = alone[column].item()
             assert getattr(row, column) == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_a_texts_price_is_the_divergence_under_its_watermark_and_key(lm, both, written):
+    texts, _ = both
+    for row in written.itertuples():
+        marks = [(Watermark(row.weight, row.sigma), PAIRS.keys[row.prompt])]
+        prompt = [PROMPTS[row.prompt]]
+        [alone] = divergence.per_text(lm.model, prompt, [texts[row.text]], marks=marks)
+        assert row.price == pytest.approx(alone, rel=1e-3, abs=1e-6)
+    prices = layer_sigma_sweep.prices(written, 16)
+    first = written.query("weight == @WEIGHTS[0] and sigma == 0.1")["price"]
+    assert prices["price"].iloc[0] == pytest.approx(first.mean() / 16)
+    assert prices["price_low"].iloc[0] < prices["price"].iloc[0] < prices["price_high"].iloc[0]
+
+
+def test_rows_of_one_noise_stand_together():
+    rows = layer_sigma_sweep.rows_of(CELLS, 3)
+    noises = list(zip(rows["weight"], rows["prompt"], strict=True))
+    assert len(noises) == 12
+    assert noises == [noise for noise in dict.fromkeys(noises) for _ in SIGMAS]
+
+
+def test_at_equal_psi_every_weight_has_the_wanted_prediction():
+    norms = pd.DataFrame({"weight": np.repeat(WEIGHTS, 2), "grad_norm": [8.0, 12.0, 30.0, 50.0]})
+    cells = layer_sigma_sweep.at_equal_psi(norms, [2.0, 4.0])
+    assert cells["sigma"].tolist() == [0.2, 0.4, 0.05, 0.1]
+    np.testing.assert_allclose(cells["predicted_psi"], [2, 4, 2, 4])
 
 
 def test_the_prediction_is_sigma_times_the_mean_norm_of_plain_text(lm):
@@ -44,23 +85,22 @@ def test_the_prediction_is_sigma_times_the_mean_norm_of_plain_text(lm):
 
 
 def test_a_cell_has_its_mean_and_its_share(written):
-    cells = written[["weight", "sigma"]].drop_duplicates().assign(predicted_psi=1.0)
-    for row in layer_sigma_sweep.detected(cells, written, 0.05).itertuples():
+    for row in layer_sigma_sweep.detected(CELLS, written, 0.05).itertuples():
         psi = written.query("weight == @row.weight and sigma == @row.sigma")["psi"]
         assert row.psi == pytest.approx(psi.mean())
         assert row.tpr == pytest.approx((psi >= 1.6448536).mean())
         assert row.psi_low < row.psi < row.psi_high
 
 
-def test_the_ratio_is_a_mean_over_cells_clustered_by_pair(written):
-    cells = (
-        written[["weight", "sigma"]].drop_duplicates().assign(predicted_psi=[1.0, 3.0, 2.0, 9.0])
-    )
-    rows = written.merge(cells, on=["weight", "sigma"]).query("predicted_psi < 4")
+def test_a_ratio_is_a_mean_over_cells_clustered_by_pair(written):
+    rows = written.merge(CELLS, on=["weight", "sigma"]).query("predicted_psi < 4")
     by_pair = (rows["psi"] / rows["predicted_psi"]).groupby(rows["prompt"]).mean()
-    ratio = layer_sigma_sweep.ratio(written, cells)
+    ratio = layer_sigma_sweep.ratio(written, CELLS)
     assert ratio.row() == pytest.approx(stats.interval(by_pair).row())
-    assert layer_sigma_sweep.ratio(written, cells, 100, 200).n == 0
+    by_pair = (2 * rows["price"] / rows["predicted_psi"] ** 2).groupby(rows["prompt"]).mean()
+    ratio = layer_sigma_sweep.price_ratio(written, CELLS)
+    assert ratio.row() == pytest.approx(stats.interval(by_pair).row())
+    assert layer_sigma_sweep.ratio(written, CELLS, 100, 200).n == 0
 
 
 def test_the_cost_is_paired_by_passage_each_under_its_own_key(lm):
@@ -76,6 +116,21 @@ def test_the_cost_is_paired_by_passage_each_under_its_own_key(lm):
         assert row.watermarked == pytest.approx(alone, rel=1e-5)
 
 
+def test_without_its_linear_part_the_cost_of_opposite_noises_is_their_mean(lm):
+    """To second order, what θ + ξ costs differs from the mean by the linear part alone."""
+    sigma = 0.001
+    cells = pd.DataFrame({"weight": WEIGHTS[:1], "sigma": [sigma]})
+    cost = layer_sigma_sweep.cost(lm, PASSAGES, cells, PAIRS)
+    placed = Watermark(WEIGHTS[0], sigma).on(lm.model)
+    change = layer_sigma_sweep.changes(cost)
+    for i, passage in enumerate(PASSAGES):
+        xi = perturb.noise(lm.model, placed, PAIRS.keys[i % 3])
+        with perturb.moved(placed, [-xi]):
+            [opposite] = likelihood.cross_entropy(lm.model, [passage])
+        mean = (cost["watermarked"][i] + opposite) / 2 - cost["base"][i]
+        assert abs(cost["linear"][i]) > 20 * abs(change[i] - mean)
+
+
 @pytest.mark.parametrize(
     ("middle", "spread", "outcome"),
     [
@@ -87,7 +142,8 @@ def test_the_cost_is_paired_by_passage_each_under_its_own_key(lm):
 )
 def test_equal_within_the_margin_needs_an_interval_within_it(middle, spread, outcome):
     change = middle + np.resize([-spread, spread], 30)
-    cost = pd.DataFrame({"weight": "a", "sigma": 1.0, "base": 2.0, "watermarked": 2.0 + change})
+    cost = pd.DataFrame({"weight": "a", "sigma": 1.0, "base": 2.0, "watermarked": 2.5 + change})
+    cost["linear"] = 0.5
     [cell] = layer_sigma_sweep.priced(cost, margin=0.03).itertuples()
     assert cell.outcome == outcome
     assert cell.delta == pytest.approx(middle, abs=1e-9)
@@ -99,7 +155,8 @@ def test_a_sigma_is_solved_and_tried_on_each_weights_texts(lm):
     solved = layer_sigma_sweep.solved(lm, PAIRS, norms, WEIGHTS[1:], 0.8, 0.05, **how)
     of_one = norms.loc[norms["weight"] == WEIGHTS[1], "grad_norm"]
     sigma = stats.sigma_for_power(of_one, 0.8, 0.05)
-    there = layer_sigma_sweep.measured(lm, PAIRS, WEIGHTS[1:], [sigma], **how)
+    cell = pd.DataFrame({"weight": WEIGHTS[1:], "sigma": [sigma]})
+    _, there = layer_sigma_sweep.measured(lm, PAIRS, cell, **how)
     assert solved["sigma"].item() == pytest.approx(sigma)
     assert solved["value"].item() == stats.tpr(there["psi"], 0.05).value
 
@@ -110,3 +167,100 @@ def test_far_out_the_fall_is_from_the_smallest_sigma_to_the_largest(lm):
     far, falls = layer_sigma_sweep.far_out(*args, n_tokens=16, seed=5)
     assert (np.diff(far["sigma"]) > 0).all()
     assert falls[WEIGHTS[1]].value == pytest.approx(far["psi"].iloc[1] - far["psi"].iloc[0])
+
+
+def _simulated(efficiencies: list[float], n: int, seed: int = 0) -> tuple:
+    """ψ of n pairs with these efficiencies, at a predicted ψ of 4 and prices of the law."""
+    rng = np.random.default_rng(seed)
+    tables = [
+        pd.DataFrame(
+            {
+                "weight": f"w{i}",
+                "sigma": 1.0,
+                "prompt": range(n),
+                "psi": 4 * efficiency**0.5 + rng.normal(size=n),
+                "price": 8.0,
+            }
+        )
+        for i, efficiency in enumerate(efficiencies)
+    ]
+    written = pd.concat(tables, ignore_index=True)
+    cells = written[["weight", "sigma"]].drop_duplicates().assign(predicted_psi=4.0)
+    return written, cells
+
+
+def test_the_efficiency_of_a_carrier_has_no_bias():
+    rng = np.random.default_rng(0)
+    psi = 1.0 + rng.normal(size=(4000, 5, 1))  # pairs are few
+    values = [
+        layer_sigma_sweep.efficiency(np.stack([rows, np.full_like(rows, 0.5)], -1)) for rows in psi
+    ]
+    assert np.mean(values) == pytest.approx(1.0, abs=0.06)
+
+
+def test_the_spread_between_carriers_is_found_without_the_noise():
+    even = layer_sigma_sweep.spread(*_simulated([1.0] * 12, 24))
+    assert even.low == 0
+    assert even.high < 0.25
+    uneven = layer_sigma_sweep.spread(*_simulated([0.5, 1.0, 1.5] * 4, 24))
+    true = np.std([0.5, 1.0, 1.5] * 4, ddof=1)
+    assert 0.1 < uneven.low < true < uneven.high
+    assert (even.n, uneven.n) == (12, 12)
+    assert np.isnan(layer_sigma_sweep.spread(*_simulated([1.0], 24)).low)
+
+
+def test_the_interval_of_the_spread_covers():
+    rng = np.random.default_rng(0)
+    errors = rng.uniform(0.05, 0.2, 10)
+    for true in (0.0, 0.15):
+        values = 1 + rng.normal(size=(400, 10)) * np.hypot(true, errors)
+        estimates = [layer_sigma_sweep.between(row, errors) for row in values]
+        covered = np.mean([one.low <= true <= one.high for one in estimates])
+        assert 0.92 < covered <= 1
+        assert np.mean([one.value for one in estimates]) == pytest.approx(true, abs=0.05)
+
+
+def test_human_text_is_compared_at_one_predicted_psi():
+    cells = pd.DataFrame(
+        {
+            "weight": ["a", "a", "b", "b"],
+            "sigma": [1.0, 2.0, 1.0, 2.0],
+            "predicted_psi": [4.4, 8.8, 2.0, 4.0],
+        }
+    )
+    cost = cells.merge(pd.DataFrame({"passage": range(30)}), how="cross")
+    law = cost["predicted_psi"] ** 2 / 200
+    times = cost["weight"].map({"a": 0.5, "b": 1.5})
+    cost = cost.drop(columns="predicted_psi").assign(base=2.0, linear=0.25)
+    cost["watermarked"] = 2.25 + law * times
+    ratios = layer_sigma_sweep.human_ratios(cost, cells, 100)
+    np.testing.assert_allclose(ratios[["a", "b"]], [[0.5, 1.5]] * 30)
+    assert layer_sigma_sweep.largest_over_smallest(ratios.to_numpy()) == pytest.approx(3)
+    assert layer_sigma_sweep.largest_over_smallest(np.array([[1.0, -1.0]])) == 100
+
+
+def test_each_carrier_has_both_quantities():
+    written, cells = _simulated([1.0, 1.0], 24)
+    cost = written[["weight", "sigma"]].assign(
+        passage=written["prompt"], base=2.0, watermarked=2.04, linear=0.0
+    )
+    table = layer_sigma_sweep.carriers(written, cells, cost, 200)
+    of_human = table[table["quantity"] == layer_sigma_sweep.HUMAN]
+    np.testing.assert_allclose(of_human["value"], 1.0)
+    of_own = table[table["quantity"] == layer_sigma_sweep.EFFICIENCY]
+    assert of_own["weight"].tolist() == of_human["weight"].tolist() == ["w0", "w1"]
+    assert of_own["low"].lt(1.1).all()
+    assert of_own["high"].gt(0.9).all()
+
+
+def test_a_map_shows_sigma_where_each_weight_has_its_own(written):
+    shared = layer_sigma_sweep.detected(CELLS, written, 0.05)
+    own = shared.assign(sigma=[0.1, 0.5, 0.2, 0.9], predicted_psi=[1.0, 4.0, 0.999, 4.002])
+    for cells, title, label in (
+        (shared, "predicted ψ, from plain text", "σ"),
+        (own, "σ, solved on plain text", "predicted ψ"),
+    ):
+        figure = layer_sigma_sweep.draw_map(cells, "")
+        assert figure.axes[0].get_title() == title
+        assert figure.axes[0].get_xlabel() == label
+        assert len(figure.axes[1].texts) == len(cells)

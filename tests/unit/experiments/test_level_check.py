@@ -2,15 +2,18 @@
 exact as any model's.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+import tiny_lm
 import tiny_models
 import torch
 from scipy.stats import kstest, norm
 
 from gaussmark_experiments import level_check
-from gaussmark_lib import stats
+from gaussmark_lib import generate, stats, texts
 from gaussmark_lib.perturb import Key, Watermark, noise
 from gaussmark_lib.score import score
 
@@ -102,7 +105,35 @@ def test_alarms_are_counted_by_kind_and_over_all():
     table = pd.DataFrame({"kind": list("aabb"), "p_value": [0.04, 0.5, 0.005, 0.03]})
     levels = level_check.levels(table, (0.05, 0.01))
     assert levels["kind"].tolist() == ["a", "a", "b", "b", "all", "all"]
+    assert levels["level"].tolist() == ["at level 5%", "at level 1%"] * 3
     assert levels["value"].tolist() == [0.5, 0.0, 1.0, 0.5, 0.75, 0.25]
+
+
+def test_an_exact_interval_holds_its_level_or_does_not():
+    p = np.ones(24_000)
+    p[:1_290] = 0.04  # 5.4%: two standard deviations too many
+    p[:24] = 0.0009
+    table = pd.DataFrame({"kind": "a", "p_value": p})
+    wide = level_check.levels(table, (0.05, 0.001), confidence=0.99).query("kind == 'all'")
+    low, high = stats.share(p <= 0.05, confidence=0.99).low, 0.05
+    assert wide["holds"].tolist() == [low <= high, True]
+    assert not level_check.levels(table, (0.05,), confidence=0.9)["holds"].any()
+
+
+def test_kinds_and_a_writer_whose_text_is_read_by_its_characters(lm, monkeypatch):
+    writer = replace(tiny_lm.build(), name="another")
+    assert list(level_check.kinds(["speeches", "news"], writer))[2] == "another"
+    size = {"prompt_tokens": 6, "n_tokens": 10}
+    cut = level_check.null_texts(lm, "another", 3, text="docs", writer=writer, seed=2, **size)
+    beginnings = texts.human(writer, "docs", 3, 6, seed=2)
+    opened = [writer.prompt(writer.decode(ids)) for ids in beginnings]
+    written = generate.sample(writer.model, opened, 10, seed=2)
+    assert cut[0] == [lm.encode(writer.decode(ids)) for ids in beginnings]
+    assert cut[1] == [lm.encode(writer.decode(ids))[:10] for ids in written]
+
+    assert level_check.load_writer(None) is None
+    monkeypatch.setattr(level_check.packages, "is_installed", lambda entry: False)
+    assert level_check.load_writer("gemma-3-270m") is None, "it is left out"
 
 
 def test_the_spread_of_rates_stands_beside_its_prediction():

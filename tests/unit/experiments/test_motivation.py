@@ -11,6 +11,7 @@ import torch
 
 from gaussmark_experiments import motivation
 from gaussmark_lib import divergence, generate, likelihood, perturb, score
+from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs
 
 LM = replace(tiny_lm.build(), model=tiny_models.build("llama", torch.float64))
@@ -35,7 +36,8 @@ def test_each_number_of_a_text_by_hand(table, sigma, i):
     texts = generate.sample(MODEL, prompts * 3, 12, marks=marks, seed=7, top_p=0.9)
     xi = perturb.noise(MODEL, wm, keys[i])
     own = texts[i + 3 * [one.sigma for one in WMS].index(sigma)]
-    for kind, text in {OWN: own, PLAIN: texts[6 + i]}.items():
+    is_middle = sigma == 0.1
+    for kind, text in {OWN: own, **({PLAIN: texts[6 + i]} if is_middle else {})}.items():
         [row] = table[
             (table["kind"] == kind) & (table["sigma"] == sigma) & (table["prompt"] == i)
         ].to_dict("records")
@@ -74,3 +76,58 @@ def test_entropy_stands_beside_the_gradient_of_the_same_text():
         [entropy] = likelihood.entropies(MODEL, [PAIRS.prompts[i]], [responses[i]])
         assert (row.grad_norm, row.entropy) == pytest.approx((g.norm, float(entropy.mean())))
         assert row.per_token == pytest.approx(g.norm / np.sqrt(len(responses[i])))
+
+
+def test_plain_texts_are_measured_at_the_middle_strength_alone(table):
+    assert table[table["kind"] == PLAIN]["sigma"].unique().tolist() == [0.1]
+    priced = table.dropna(subset="price")
+    assert priced.groupby("sigma").size().to_dict() == {0.02: 3, 0.1: 3}
+    assert (priced["kind"] == OWN).all()
+
+
+def test_texts_of_other_lengths_have_the_numbers_that_they_have_alone():
+    """More texts than fit into one pass, under noises of their own."""
+    lengths = [9, 3, 7, 12, 5, 4, 6, 8, 11, 2]
+    texts = tiny_models.random_ids(np.random.default_rng(5), *lengths)
+    prompts = [PAIRS.prompts[i % 3] for i in range(10)]
+    marks = [(WMS[1], PAIRS.keys[i % 3]) for i in range(10)]
+    assert len(texts) > motivation.AT_ONCE
+    log_p, price = motivation.under_noise(LM, prompts, texts, marks)
+    for i in (0, 1, 9):
+        wm, key = marks[i]
+        with perturb.watermarked(MODEL, wm, key):
+            [entropy] = likelihood.cross_entropy(MODEL, [texts[i]], prompts=[prompts[i]])
+        assert log_p[i] == pytest.approx(-entropy * lengths[i], abs=1e-6)
+        [alone] = divergence.per_text(MODEL, [prompts[i]], [texts[i]], marks=[(wm, key)])
+        assert price[i] == pytest.approx(alone, abs=1e-9)
+
+
+def simulated(d: int, efficiency: float, sigmas: list[float]) -> pd.DataFrame:
+    """Marked texts with a known mean of ψ ÷ √(2 · price), and rows of no price beside them."""
+    rng = np.random.default_rng(d)
+    price = np.repeat([2.0, 4.5], 200)
+    psi = efficiency * np.sqrt(2 * price) + 0.05 * rng.standard_normal(400)
+    columns = {"psi": psi, "price": price, "prompt": [*range(200)] * 2, "n_tokens": 50}
+    own = pd.DataFrame(columns | {"sigma": np.repeat(sigmas, 200), "kind": OWN})
+    return pd.concat([own, own.assign(kind=PLAIN, psi=99.0, price=np.nan)], ignore_index=True)
+
+
+def test_the_exchange_rate_and_its_slope_over_the_sizes_of_matrices():
+    tables = {
+        1_000: simulated(1_000, 1.0, [0.1, 0.2]),
+        100_000: simulated(100_000, 0.9, [0.05, 0.08]),
+    }
+    rates = motivation.exchange(tables)
+    assert rates["d"].tolist() == [1_000, 1_000, 100_000, 100_000]
+    assert rates["price"].tolist() == pytest.approx([0.04, 0.09] * 2)
+    assert rates["value"].tolist() == pytest.approx([1.0, 1.0, 0.9, 0.9], abs=0.01)
+    assert (rates["n"] == 200).all()
+    slope = motivation.slope(tables)
+    assert slope.value == pytest.approx(-0.05, abs=0.004)
+    assert slope.low < slope.value < slope.high < 0
+    assert slope.n == 400
+
+
+def test_a_record_that_is_not_there_is_named():
+    with pytest.raises(GaussMarkError, match="got 'motivation_of_nothing'"):
+        motivation.by_size(pd.DataFrame(), 10, ["motivation_of_nothing"])

@@ -36,6 +36,31 @@ def test_the_predicted_spread_is_the_simulated_one(cosine):
     assert production.predicted_spread(alike(30, cosine)) == pytest.approx(measured, rel=0.05)
 
 
+@pytest.mark.parametrize("cosine", [0.0, 0.3])
+def test_the_spread_divided_by_its_prediction_is_1_and_sees_dependence_that_K_does_not_say(cosine):
+    psi = drawn(alike(30, cosine), 4_000)
+    ratio = production.spread_ratio(psi, alike(30, cosine))
+    assert ratio.low < ratio.value < ratio.high
+    assert (ratio.value, ratio.n) == (pytest.approx(1, abs=0.06), 4_000)
+    wrong = production.spread_ratio(psi, alike(30, 0.15))
+    assert not wrong.low < 1 < wrong.high
+
+
+def test_cosines_between_kinds_are_those_of_all_texts_at_once():
+    human = production.Human(PROMPTS, RESPONSES, [])
+    psi, u = production.with_directions(LM, human, WM, KEYS)
+    again, K = production.against_keys(LM, human, WM, KEYS)
+    np.testing.assert_array_equal(psi, again)
+    np.testing.assert_allclose(production.cosines([u[:3], u[3:]]), K, atol=1e-12)
+
+
+def test_a_writer_s_texts_are_files_of_their_own():
+    size = {"prompt_tokens": 6, "n_tokens": 9}
+    human = production.written(LM, LM, "docs", 5, seed=3, batch_size=2, **size)
+    assert len(set(human.files)) == len(human.responses) == 5
+    assert max(map(len, human.responses)) <= 9
+
+
 def test_all_innovations_at_once_are_those_of_the_stream():
     twice = production.Human(PROMPTS + PROMPTS[2:3], RESPONSES + RESPONSES[2:3], [])
     psi, K = production.against_keys(LM, twice, WM, KEYS)

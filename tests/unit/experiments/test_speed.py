@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
+import torch
 
 from gaussmark_experiments import speed
 from gaussmark_lib import generate, perturb, score
@@ -44,28 +45,22 @@ def test_a_ratio_is_the_median_over_repeats_with_an_interval_that_one_repeat_doe
     )
 
 
-@pytest.mark.parametrize(
-    ("n", "low", "high"),
-    [(2, None, None), (5, None, None), (6, 0, 5), (8, 0, 7), (9, 1, 7), (15, 3, 11)],
-)
-def test_a_median_has_an_interval_from_six_repeats_on(n, low, high):
-    found = speed.median(np.random.default_rng(0).permutation(n))
-    assert (found.value, found.n) == ((n - 1) / 2, n)
-    assert (
-        (found.low, found.high) == (low, high)
-        if low is not None
-        else np.isnan([found.low, found.high]).all()
-    )
+def test_operations_are_those_of_the_matrix_products():
+    a, b = torch.ones(3, 5), torch.ones(5, 7, requires_grad=True)
+    assert speed.operations(lambda: a @ b) == 2 * 3 * 5 * 7
+    assert speed.operations(lambda: (a @ b).sum().backward()) == 2 * 2 * 3 * 5 * 7
 
 
-def test_blocks_from_a_weight_up_are_counted(model):
-    share = {
-        weight: speed.share_of_blocks(model, weight) for weight in tiny_models.WEIGHTS["llama"]
+def test_scoring_has_fewer_operations_the_higher_its_weight(model):
+    ways = {
+        weight: lambda weight=weight: score.score(
+            model, PROMPTS, RESPONSES, perturb.Watermark(weight, 0.1), [perturb.Key.from_seed(0)]
+        )
+        for weight in ("model.layers.0.mlp.down_proj.weight", "model.layers.2.mlp.down_proj.weight")
     }
-    assert share["model.layers.0.mlp.gate_proj.weight"] == 1
-    assert share["model.layers.1.self_attn.q_proj.weight"] == pytest.approx(2 / 3)
-    assert share["model.layers.2.mlp.down_proj.weight"] == pytest.approx(1 / 3)
-    assert share["lm_head.weight"] == 1
+    low, high = (speed.operations(way) for way in ways.values())
+    forward = speed.operations(lambda: speed.forward_only(model, PROMPTS, RESPONSES))
+    assert forward < high < low < 2.3 * forward
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)

@@ -107,3 +107,37 @@ def test_power_is_the_sum_over_all_outcomes(n, drop, churn):
         if compare.mcnemar(lost, gained) <= 0.05
     )
     assert compare.mcnemar_power(n, drop, churn) == pytest.approx(by_hand, abs=1e-7)
+
+
+def crossed(rng, n_keys, n_items):
+    """Changes with a part of the key, a part of the item, and one of both."""
+    of_both = rng.normal(size=(n_keys, n_items))
+    change = 0.5 * rng.normal(size=(n_keys, 1)) + 0.8 * rng.normal(size=n_items) + of_both
+    rows = [
+        compare.changes("toy", compare.GAUSSMARK, key, of_key).assign(item=range(n_items))
+        for key, of_key in enumerate(change)
+    ]
+    return pd.concat(rows, ignore_index=True)
+
+
+def test_an_interval_over_keys_and_items_covers_the_truth_and_one_over_keys_does_not():
+    rng = np.random.default_rng(0)
+    covered = np.zeros(2)
+    for _ in range(300):
+        rows = crossed(rng, 12, 20)
+        estimates = compare.over_keys_and_items(rows), compare.mean_change(rows)
+        covered += [estimate.low <= 0 <= estimate.high for estimate in estimates]
+    both, keys_alone = covered / 300
+    assert 0.92 <= both <= 0.99
+    assert keys_alone < 0.9
+
+
+def test_items_that_all_keys_answer_alike_count_once():
+    change = np.random.default_rng(1).normal(size=50)
+    same = [
+        compare.changes("toy", compare.GAUSSMARK, key, change).assign(item=range(50))
+        for key in range(60)
+    ]
+    found = compare.over_keys_and_items(pd.concat(same))
+    alone = stats.interval(change)
+    assert (found.value, found.low, found.n) == pytest.approx((alone.value, alone.low, 50))

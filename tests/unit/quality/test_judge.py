@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from chat_server import ChatServer
 from nltk.lm import WittenBellInterpolated
 
@@ -113,6 +114,25 @@ def test_the_judge_prefers_what_it_learnt_and_has_no_favourite_place():
     back = reader.ask([Question("1", b, a) for a, b, _ in pairs])
     assert [answer.preference for answer in forth] == [expected for *_, expected in pairs]
     assert [answer.preference for answer in back] == [1 - expected for *_, expected in pairs]
+
+
+def test_a_language_model_prefers_what_it_finds_likelier_per_token(lm):
+    reader = judge.ModelJudge(lm)
+    answers = ["abc", "Z", "a longer answer", ""]
+    questions = [Question("what?", a, b) for a in answers for b in answers]
+    with torch.no_grad():
+        means = []
+        for answer in answers:
+            x, y = lm.prompt("what?"), lm.encode(answer)
+            if not y:
+                means.append(-math.inf)
+                continue
+            log_p = lm.model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1)
+            means.append(log_p[range(len(y)), y].mean().item())
+    expected = [(1 + np.sign(np.nan_to_num(a - b))) / 2 for a in means for b in means]
+    assert [answer.preference for answer in reader.ask(questions)] == expected
+    assert [answer.preference for answer in reader.ask(questions)] == expected, "read before"
+    assert reader.ask([]) == []
 
 
 KEY = "sk-do-not-write-this-anywhere-5f1c"

@@ -147,3 +147,18 @@ def test_beside_a_measured_number_stand_the_papers_for_its_model_or_for_all():
     bounds = runs.comparable("doclm", "max/min of ‖G‖", "base")
     assert bounds["value"].isna().all()
     assert bounds["most"].tolist()[-1] == 40
+
+
+OF_ONE_NOTEBOOK = [
+    path.stem
+    for path in tracked.PRESETS
+    if path not in SHARED_PRESETS and presets._kind(path) == "preset"
+]
+
+
+@pytest.mark.parametrize("name", OF_ONE_NOTEBOOK)
+def test_a_preset_fits_the_notebook_that_it_is_named_after(name):
+    of_name = [path for path in tracked.NOTEBOOKS if name.startswith(path.stem[3:])]
+    notebook = notebooks.load(max(of_name, key=lambda path: len(path.stem)))
+    values = presets.read(name)
+    assert values.items() <= notebook.check(values).items()

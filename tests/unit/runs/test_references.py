@@ -10,6 +10,7 @@ import references
 from gaussmark_experiments import after_release
 from gaussmark_lib import files
 from gaussmark_lib.workbench import record
+from gaussmark_lib.workbench.runs import notebook as notebooks
 
 
 def test_answers_differ_in_names_outcomes_and_numbers_beyond_a_millionth():
@@ -79,6 +80,28 @@ def test_the_security_page_prints_the_pooled_figures(pooled):
     assert [phrase for phrase in phrases if phrase not in page] == []
     least = int(pooled.results["weights"]["a student of its texts"][0])
     assert f"its weights have ψ {least} or more with each of the 36 keys" in page
+
+
+def test_notebook_14_prints_the_pooled_figures(pooled):
+    cells = notebooks.load("14_after_release").cells
+    text = "\n".join(cell.source for cell in cells if cell.kind == "markdown")
+    texts, nats = pooled.results["texts"], pooled.results["nats"]
+    phrases = [
+        f"rounding to 4 bits leaves {_short(texts['4 bits'])} of ψ",
+        f"40 steps of fine-tuning {_short(texts['fine-tuned, 40 steps'])}",
+        f"that is {_short(pooled.results['student'])} in its texts",
+        f"gives back {_short(_negative(nats['half the base']), 3)} nats per token",
+        f"leaves {_short(texts['half the base'])} of ψ",
+        f"siblings {_short(_negative(nats['mean with 3 siblings']), 3)}",
+        f"and {_short(texts['mean with 3 siblings'])}",
+        f"a shrunk matrix leaves {_short(texts['shrunk'])} of ψ",
+        f"for {_short(nats['shrunk'], 4)} nats per token",
+    ]
+    assert [phrase for phrase in phrases if phrase not in text] == []
+
+
+def _negative(estimate: dict) -> dict:
+    return {"value": -estimate["value"], "low": -estimate["high"], "high": -estimate["low"]}
 
 
 def _short(estimate: dict, decimals: int = 2) -> str:
