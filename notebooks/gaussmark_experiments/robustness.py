@@ -78,19 +78,21 @@ def candidates(
     n_tokens: int,
     *,
     psi: float,
+    pilot: Texts,
     rank_dropped: int | None = None,
     dtype: str | None = None,
     **options,
 ) -> dict[str, Scheme]:
     """The registered schemes of these names. The rank-reduced one, by default without half of all
-    directions, has a σ for the same ψ; token keys mark a small late matrix.
+    directions, has a σ for the same ψ, solved on prompts of the pilot; token keys mark a small late
+    matrix.
     """
     small = models.default_weight(lm.model, block=-1, small=True)
     marks = {name: Watermark(small, wm.sigma) for name in names if name.startswith("token keys")}
     if "rank-reduced" in names:
         k = rank_dropped or min(wm.on(lm.model).linear.shape) // 2
         reduced = replace(wm, rank_dropped=k)
-        marks["rank-reduced"] = solved(lm, pairs.prompts, n_tokens, reduced, psi, **options)
+        marks["rank-reduced"] = solved(lm, pilot, n_tokens, reduced, psi, **options)
     made = {}
     for name in names:
         scheme = schemes.named(marks.get(name, wm), pairs.keys[0], [name])[name]

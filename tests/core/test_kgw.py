@@ -3,9 +3,7 @@ tail.
 """
 
 import hmac
-from copy import copy
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -80,20 +78,20 @@ def test_text_is_that_of_transformers_processor_with_our_random_numbers(model):
 
 
 @pytest.mark.parametrize("vocabulary", [tiny_models.VOCAB, 49_152])
-def test_rows_under_several_keys_are_transformers_processors_bit_for_bit(model, vocabulary):
+def test_rows_under_several_keys_are_transformers_processors_bit_for_bit(
+    model, vocabulary, monkeypatch
+):
     """Also for the vocabulary of SmolLM2, and for ids that repeat."""
     logits = torch.from_numpy(np.random.default_rng(0).normal(size=(4, vocabulary))).float()
     ids = torch.tensor([[1, 7], [2, 7], [3, 0], [4, vocabulary - 1]])
     keys = [Key.from_seed(i) for i in (1, 2, 3, 1)]
-    config = copy(model.config)
-    config.vocab_size = vocabulary
-    sized = SimpleNamespace(config=config, device=torch.device("cpu"))
-    raised = SCHEME.processor_of_rows(sized, keys)(ids, logits)
+    monkeypatch.setattr(model.config, "vocab_size", vocabulary)
+    raised = SCHEME.processor_of_rows(model, keys)(ids, logits)
     for i, key in enumerate(keys):
         theirs = WatermarkLogitsProcessor(vocabulary, "cpu", **KGW(2.0, key).config.to_dict())
         assert torch.equal(raised[i : i + 1], theirs(ids[i : i + 1], logits[i : i + 1]))
         list_of_row = theirs._get_greenlist_ids(ids[i])
-        [ours] = SCHEME.green_ids(sized, [(KGW(2.0, key).hashing_key, int(ids[i, -1]))])
+        [ours] = SCHEME.green_ids(model, [(KGW(2.0, key).hashing_key, int(ids[i, -1]))])
         assert torch.equal(ours, list_of_row)
 
 
