@@ -43,19 +43,21 @@ def test_on_a_second_device_it_is_the_same(here, there, name, no_table_of_selfha
 
 
 def test_a_noise_is_moved_to_the_model_once_and_not_at_each_step(there, monkeypatch):
-    held = []
-    row_noise = hooks.row_noise
+    made = []
+    products_of = hooks._products
 
-    def spied(model, layers, rows):
-        held.extend(z for row in rows for _, z in row)
-        return row_noise(model, layers, rows)
+    def spied(noises, device):
+        products = products_of(noises, device)
+        made.extend(products)
+        return products
 
-    monkeypatch.setattr(hooks, "row_noise", spied)
+    monkeypatch.setattr(hooks, "_products", spied)
     marks = [(on_devices.WM, key) for key in on_devices.KEYS[:2]]
     with second_device():
         generate.sample(there, on_devices.TEXTS[0][:2], 3, marks=marks)
-    assert len(held) == 2
-    assert {z.device for z in held} == {SECOND}
+    [product] = made
+    assert product.z.shape[0] == 2
+    assert product.z.device == SECOND
 
 
 def test_a_head_on_another_device_than_the_rest():
