@@ -159,6 +159,7 @@ OF_ONE_NOTEBOOK = [
 @pytest.mark.parametrize("name", OF_ONE_NOTEBOOK)
 def test_a_preset_fits_the_notebook_that_it_is_named_after(name):
     of_name = [path for path in tracked.NOTEBOOKS if name.startswith(path.stem[3:])]
+    assert of_name, "no notebook has this name"
     notebook = notebooks.load(max(of_name, key=lambda path: len(path.stem)))
     values = presets.read(name)
     assert values.items() <= notebook.check(values).items()
