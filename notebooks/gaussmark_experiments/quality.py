@@ -289,8 +289,8 @@ def accuracy_findings(
     of_gain = "points of accuracy that GaussMark adds, over the benchmarks that can lose some"
     of_loss = "points of accuracy that the strong mark costs, over the same benchmarks"
     return [
-        claims.finding(of_gain, gain, least=-1.0, most=0.5, planned=700),
-        claims.finding(of_loss, loss, least=3.0, planned=700),
+        claims.finding(of_gain, gain, least=-1.0, most=0.5, planned=500),
+        claims.finding(of_loss, loss, least=3.0, planned=500),
     ]
 
 
@@ -420,7 +420,7 @@ def win_rate_findings(judged: pd.DataFrame, temperatures: Sequence[float]) -> li
     """
     if not temperatures:
         return []
-    warmer = at_temperature(min(temperatures))
+    lowest = min(temperatures)
     return [
         claims.finding(
             "win rate of GaussMark minus that of the base model's further draw",
@@ -429,8 +429,8 @@ def win_rate_findings(judged: pd.DataFrame, temperatures: Sequence[float]) -> li
             planned=300,
         ),
         claims.finding(
-            f"win rate of GaussMark minus that of the {warmer}",
-            win_rate_difference(judged, GAUSSMARK, warmer),
+            f"win rate of GaussMark minus that of the base model at temperature {lowest:g}",
+            win_rate_difference(judged, GAUSSMARK, at_temperature(lowest)),
             least=0.0,
             planned=300,
         ),

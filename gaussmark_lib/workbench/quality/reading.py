@@ -33,23 +33,21 @@ def log_p(model: PreTrainedModel, pairs: Sequence[Pair]) -> Float[np.ndarray, " 
 
 
 def batches(pairs: Sequence[Pair], most_positions: int) -> Iterator[list[int]]:
-    """The numbers of the pairs, those with the shortest prompts first. A batch of several pairs has
-    at most ``TOKENS`` tokens, and at most ``most_positions`` after its shortest prompt.
+    """The numbers of the pairs, the shortest first, which keeps padding short. A batch of several
+    pairs has at most ``TOKENS`` tokens, and at most ``most_positions`` after its shortest prompt.
     """
+    lengths = [len(prompt) + len(response) for prompt, response in pairs]
     batch: list[int] = []
-    longest = 0
-    for i in sorted(range(len(pairs)), key=lambda i: (len(pairs[i][0]), len(pairs[i][1]))):
-        prompt, response = pairs[i]
-        n_tokens = len(prompt) + len(response)
-        if batch:
-            n_rows = len(batch) + 1
-            width = max(longest, n_tokens)
-            n_predicted = width - len(pairs[batch[0]][0]) + 1
-            if n_rows * width > TOKENS or n_rows * n_predicted > most_positions:
-                yield batch
-                batch = []
-                longest = 0
+    shortest = 0  # prompt of the batch
+    for i in sorted(range(len(pairs)), key=lengths.__getitem__):
+        n_rows = len(batch) + 1
+        shortest_with_i = min(shortest, len(pairs[i][0])) if batch else len(pairs[i][0])
+        n_predicted = n_rows * (lengths[i] - shortest_with_i + 1)
+        if batch and (n_rows * lengths[i] > TOKENS or n_predicted > most_positions):
+            yield batch
+            batch = []
+            shortest_with_i = len(pairs[i][0])
         batch.append(i)
-        longest = max(longest, n_tokens)
+        shortest = shortest_with_i
     if batch:
         yield batch
