@@ -453,9 +453,9 @@ def between(
     """The standard deviation τ of k independent quantities, from an estimate of each with its
     standard error e: value ~ N(μ, τ² + e²).
 
-    Q(τ²) = Σ (value − μ̂)²/(τ² + e²) is χ² with k − 1 degrees of freedom. It falls in τ², and is set
-    equal to k − 1 for the estimate (Paule and Mandel), and to the quantiles of χ² for the ends of
-    the interval (Viechtbauer 2007); τ is 0 where Q is below that already at 0.
+    Q(τ²) = Σ (value − μ̂)²/(τ² + e²) is χ² with k − 1 degrees of freedom, and falls in τ². The
+    estimate solves Q(τ²) = k − 1 (Paule and Mandel). The ends of the interval solve Q(τ²) = c for
+    the quantiles c of χ² (Viechtbauer 2007). τ is 0 where Q(0) is smaller already.
 
     >>> print(between(np.array([1.0, 2.0, 4.0]), np.zeros(3) + 1e-9))
     1.53 (0.795 to 9.6), n = 3
@@ -469,7 +469,7 @@ def between(
     def tau(target: float) -> float:
         if excess(0.0, target) <= 0:
             return 0.0
-        beyond = ((values - values.mean()) ** 2).sum() / target  # Q is at most the target there
+        beyond = 2 * ((values - values.mean()) ** 2).sum() / target  # Q is below the target there
         return float(np.sqrt(optimize.brentq(excess, 0.0, beyond, args=(target,))))
 
     freedom = len(values) - 1
