@@ -1,4 +1,4 @@
-"""``gaussmark detect --normalise``: each text is tested as it is and with plain characters."""
+"""``gaussmark detect --normalise``: each text is tested as given and with plain characters."""
 
 from typing import Any
 
@@ -13,11 +13,14 @@ class Normalising(Scoring):
 
     @property
     def asked(self) -> list[Any]:
+        """What distinguishes these answers from those without ``--normalise``."""
         return [*super().asked, "normalised"]
 
     def encode(self, item: Item) -> Encoded:
-        """The promise and the length are those of the normalised text, which comes first: the model
-        may have written it.
+        """The text in two versions.
+
+        Promise and length are those of the first version, the normalised text: the model may have
+        written it.
         """
         as_given = super().encode(item)
         text = typography.normalised(item.text)
@@ -28,15 +31,18 @@ class Normalising(Scoring):
         return Encoded(item, [*normalised.versions, *as_given.versions], n_windows)
 
     def row(self, scores: Row, control: float | None) -> Row:
+        """The answer to a text and key, with the ψ of both versions."""
         row = super().row(scores, control)
         if "psi_of_each" in scores:
             row["psi_normalised"], row["psi_as_given"] = scores["psi_of_each"]
         return row
 
     def remarks(self, item: Item) -> list[str]:
-        return []  # the plain characters are tested
+        """None: the plain characters are tested."""
+        return []
 
     def sentence(self, row: Row, *, alone: bool) -> str:
+        """The answer in words, with the ψ of both versions."""
         answer = super().sentence(row, alone=alone)
         if "psi_normalised" not in row:
             return answer

@@ -209,7 +209,7 @@ def test_several_keys_of_one_watermark(lm, keys, detect, tmp_path, capsys):
     other = perturb.bind(lm.model, WM, Key.from_seed(2))
     other = channel.allowing(other, 0.3).save(tmp_path / "third")
     code, _, err = answer(capsys, *words, str(other))
-    assert (code, "for one share of exchanged tokens, got [0.0, 0.3]" in err) == (cli.REFUSED, True)
+    assert (code, "for the same share of replaced tokens, got [0.0, 0.3]" in err) == (cli.REFUSED, True)
 
 
 def test_results_go_on_where_they_ended_whatever_was_cut_off(keys, detect, tmp_path, capsys):
@@ -385,7 +385,7 @@ def test_given_reference_texts(lm, stream, tmp_path, capsys):
     assert rows(capsys, *words, reference)[1][0]["p_given"] == pytest.approx(wanted, rel=1e-3)
     state.unlink()
     sentence = answer(capsys, *words, reference)[1]
-    assert f"p = {wanted:.3g} given what was answered before" in sentence
+    assert f"p = {wanted:.3g} given earlier answers" in sentence
     code, _, err = answer(capsys, *words, lines(tmp_path / "b.jsonl", TEXTS[:2], {1: b"{"}))
     assert (code, f"--given: {tmp_path}/b.jsonl:1: expected" in err) == (cli.REFUSED, True)
 
@@ -426,7 +426,7 @@ def test_a_state_is_one_process_s_alone_whatever_name_it_has(stream, tmp_path, c
     with answers.alone(state):
         for name in (state, link, tmp_path / "." / "link"):
             code, _, err = answer(capsys, *words, str(name))
-            assert (code, "another process is using it" in err) == (cli.REFUSED, True)
+            assert (code, "another process is using this file" in err) == (cli.REFUSED, True)
     answer(capsys, *words, str(state))
     assert answer(capsys, *words, str(link))[0] == 0
     assert sorted(tmp_path.glob("*st*")) == [tmp_path / ".state.lock", state], "the link stays one"
