@@ -73,9 +73,7 @@ def test_sentences_name_the_level_the_power_and_the_control():
     assert " tuned for 10% replaced tokens (--edited)" in assumed
     given = ROW | {"p_given": 0.04, "windows": 3} | verdict.of(ROW | {"p_given": 0.04}, 0.3)
     first, _, expected = verdict.sentences(given)
-    assert first.startswith(
-        "Detected at level 0.05: p = 0.04 given earlier answers; alone"
-    )
+    assert first.startswith("Detected at level 0.05: p = 0.04 given earlier answers; alone")
     assert "7 tokens in 3 windows" in first
     assert "unrelated key" not in expected
     strange = given | {"warnings": ["Caution"]}

@@ -39,7 +39,7 @@ def test_a_marked_file_is_verified(base, key, tmp_path, capsys, kind):
     code, out, _ = answer(capsys, *words)
     assert code == 0
     assert f"on {WEIGHT}: {marked}" in out
-    assert f"Its texts are tested against {base}, not against it." in out
+    assert f"Test its texts against {base}, not against this checkpoint." in out
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(marked).tensors}
     assert tensors["blk.1.ffn_down.weight"].tensor_type.name == kind
     code, [row], _ = rows(capsys, "verify", marked, "--base", base, "--key", key)
