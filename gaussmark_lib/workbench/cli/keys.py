@@ -111,7 +111,7 @@ def export(
     path: Annotated[
         str,
         typer.Argument(
-            help="A new folder, or a new .gguf file if the model is one; it does not contain the key."
+            help="A new folder, or a new .gguf file if the model is one; without the key."
         ),
     ],
     key: KeyFile,

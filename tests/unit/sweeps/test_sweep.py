@@ -103,7 +103,7 @@ def test_an_interrupted_sweep_stops_everything_and_keeps_what_is_finished(place,
     os.killpg(process.pid, signal.SIGINT)  # all of them at once, as a terminal does it
     _, errors = finish(process, 130)
     until(lambda: gone(processes), seconds=20)
-    last = "gaussmark: interrupted; 1 of 3 runs are done, and the same command goes on from there"
+    last = "gaussmark: interrupted; 1 of 3 runs are done, and the same command continues"
     assert errors.splitlines()[-1] == last
     assert "gaussmark_lib" not in errors, "no traceback of ours"
     assert {path.suffix for path in tmp_path.glob("demo/*")} == {"", ".failed"}, "nothing half done"

@@ -188,7 +188,7 @@ def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.Monk
     tested.wait()
     sharper = tested.tested
     assert (sharper.text, sharper.row["psi"] != after.row["psi"]) == (after.text, True)
-    assert "tested for 10% exchanged tokens" in tested.testing.output.value
+    assert "tested for 10% replaced tokens" in tested.testing.output.value
     assert tested.testing.note.value == tested.testing.message.value == ""
 
 
