@@ -188,7 +188,7 @@ def p_value(log10_p: float) -> str:
     >>> p_value(-2.0), p_value(-400.5)
     ('0.01', '3.16e-401')
     """
-    if log10_p > -300:
+    if log10_p > -300:  # floats end at 1e-308
         return f"{10**log10_p:.3g}"
     return _scientific(log10_p, 3)
 

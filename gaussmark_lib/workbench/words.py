@@ -63,12 +63,12 @@ def estimate(given: Mapping[str, Any], *, as_percent: bool = False) -> tuple[str
 
 def _decimals(value: float, width: float, as_percent: bool) -> int | None:
     """Decimals that show two digits of an interval's width; None for three digits of the value."""
-    if not width > 0:
+    if not width > 0:  # zero or NaN
         return None
     decimals = 1 - math.floor(math.log10(width))
     if abs(value) < 10 and not as_percent:
         decimals = max(decimals, 1)  # 3.2, not 3
-    if decimals > 6:
+    if decimals > 6:  # too long to read
         return None
     return max(0, decimals)
 

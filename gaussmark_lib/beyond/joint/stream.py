@@ -114,6 +114,7 @@ def sequence(
         "dtype": dtype,
         "batch_size": require_int(batch_size, "batch_size"),
     }
+    # Reference texts enter the memory, but are not answered.
     references = wm.reader.pairs(*given) if given else {}
     for gradient, psi in _statistics(references, wm, keys, settings, None):
         memory.ask(directions.kept(gradient), psi, GIVEN)
@@ -125,7 +126,7 @@ def sequence(
         except GaussMarkError as error:
             if failed is None:
                 raise
-            failed[gradient.text] = error
+            failed[gradient.text] = error  # for example no room in the memory
             continue
         state.n_texts += 1
         promised = wm.sigma * gradient.norm * answer.residual  # λ

@@ -55,14 +55,14 @@ def author(
     total = summed(gradients)
     tested = [(total, score.psi([total], wm, keys)[0])]
     rows = score.table(tested, [[key.key_id for key in keys]])
-    rows = rows.drop(columns="text")
+    rows = rows.drop(columns="text")  # there is only one
     rows.insert(0, "n_texts", len(pairs))
     return rows
 
 
 def summed(gradients: Iterable[TextGradient]) -> TextGradient:
     """Return the gradient of the summed log-likelihood of several texts, as if of one text."""
-    total = None
+    total = None  # Σ G
     log_lik = 0.0
     n_tokens = 0
     for gradient in gradients:

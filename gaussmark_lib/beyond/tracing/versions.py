@@ -42,7 +42,7 @@ def any_version(
     """
     wm, keys = perturb.ready(model, wm, keys)
     weigh = require_one(token_weights)
-    directions = []
+    directions = []  # one gradient per version
     for prompts, responses in versions:
         pairs = wm.reader.pairs(prompts, responses)
         gradients = of_pairs(wm, pairs, token_weights=weigh, batch_size=batch_size)

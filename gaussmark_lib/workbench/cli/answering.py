@@ -27,7 +27,7 @@ class Answering(Scoring):
     queries: joint.Public
 
     done: ClassVar[str] = "answered"
-    hidden: ClassVar[frozenset[str]] = frozenset([DIGEST])
+    hidden: ClassVar[frozenset[str]] = frozenset([DIGEST])  # it depends on the key
     per_text = 1
 
     @property
@@ -37,7 +37,7 @@ class Answering(Scoring):
 
     def about(self, item: Item) -> Row:
         """The name of a text, and nothing else about it."""
-        return {"name": item.name}
+        return {"name": item.name}  # no prompt, model or weight, which are not the user's
 
     def answer(self, texts: Sequence[Encoded], advance: Callable[[int], object]) -> list[list[Row]]:
         """Answer texts; each query is stored on disk before its answer is seen."""

@@ -85,7 +85,7 @@ def stream(
         out=out,
     )
     path = paths.as_path(state, "--state", GaussMarkError)
-    references = []
+    references = []  # the texts of --given
     if given:
         of_given = inputs.texts(given, {}, prompt=prompt, prompt_file=prompt_file, out=out)
         references = list(of_given.items)
@@ -94,9 +94,9 @@ def stream(
     with answers.alone(path):  # before the model is loaded
         question = ask(key, model, level=level, edited=edited)
 
-        from gaussmark_lib.workbench.cli import streaming
+        from gaussmark_lib.workbench.cli import streaming  # here, because it imports torch
 
-        remembered = streaming.opened(path, question)
+        remembered = streaming.opened(path, question)  # refuses the state of another question
         work = streaming.Streaming(question, remembered, path, share, references)
         return answers.give(work, texts, batch=batch, out=out, as_json=as_json)
 
@@ -138,7 +138,7 @@ def answer(
         column=column,
         out=out,
     )
-    question = ask([key], model, level=level, edited=edited)
+    question = ask([key], model, level=level, edited=edited)  # loads the model
 
     from gaussmark_lib.workbench.cli import answering
 

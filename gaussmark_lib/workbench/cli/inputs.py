@@ -75,7 +75,7 @@ def texts(
     of_several = [name for name in names if os.path.isdir(name) or text_files.has_many(name)]
     is_table = format not in (None, Format.TEXT)
     if "-" in names and is_table:
-        of_several.append("-")
+        of_several.append("-")  # standard input has several texts
     if column is not None and not of_several:
         raise GaussMarkError(
             "--column: expected a file of several texts (.csv, .json, .jsonl, …), a folder, or -"
@@ -88,7 +88,7 @@ def texts(
             if os.path.isdir(name):
                 paths += _of_folder(name)
                 continue
-            if name != "-":
+            if name != "-":  # standard input
                 files.refuse_others(name)
         except OSError as error:
             raise GaussMarkError(
@@ -105,7 +105,7 @@ def texts(
             first[0].required()
         read = chain(first, read)
     has_many = len(names) + len(items) > 1 or bool(of_several)
-    items = chain(items, read)
+    items = chain(items, read)  # files are read one after another, as they are needed
     if prompt is not None:
         prompt = line_feeds(prompt)
         if text_files.SURROGATE.search(prompt):

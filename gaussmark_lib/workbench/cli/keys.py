@@ -48,7 +48,7 @@ def new(
     ] = EDITED,
 ) -> None:
     """Make a key for one weight of one model, readable by you only."""
-    inputs.new(path)
+    inputs.new(path)  # refuses before the model is loaded
     answers.loading(model)
     from gaussmark_lib import models, perturb
     from gaussmark_lib.beyond import channel
@@ -86,7 +86,7 @@ def show(path: Annotated[Path, typer.Argument(exists=True)]) -> None:
     if isinstance(content, str):
         raise GaussMarkError(content)
     secret, binding = content
-    about = {"key_id": key_files.key_id(secret)}
+    about = {"key_id": key_files.key_id(secret)}  # a hash
     about |= binding.model_dump(exclude={"weights"}) if binding else {"weight": None}
     print(json.dumps(about, indent=1))
 
@@ -102,7 +102,7 @@ def users(
     from gaussmark_lib.beyond.tracing import Codebook
     from gaussmark_lib.keys import Key
 
-    book = Codebook(Key.load(key), users, base)
+    book = Codebook(Key.load(key), users, base)  # no code is drawn yet
     book.save(path)
     print(f"{book.n_users:,} users of key {book.master.key_id} over {base} base noises: {path}")
 
@@ -149,7 +149,7 @@ def export(
         carried = codebook_of(codebook, carried).key(user)
     if is_gguf:
         title = model
-        base = models.gguf_file(model)
+        base = models.gguf_file(model)  # the model itself is not loaded
         written = perturb.export_gguf(base, watermark, carried, path, type_ or "f16")
     else:
         lm = models.load(model)
@@ -199,7 +199,7 @@ def audit(
     answers.loading(model)
     from gaussmark_lib.workbench.cli import audit
 
-    n_keys = 200 if keys is None else keys
+    n_keys = 200 if keys is None else keys  # None: the option was not given
     content = audit.card(key, model, text or [], texts, tokens, n_keys, scheme)
     files.write_json(path, content)
     print(f"{path}: {audit.headline(content)}")

@@ -24,6 +24,7 @@ class Normalising(Scoring):
         """
         as_given = super().encode(item)
         text = typography.normalised(item.text)
+        # Both versions would be the same, or one would have nothing to test.
         if text in ("", item.text):
             return as_given
         normalised = super().encode(item._replace(text=text))
@@ -33,6 +34,7 @@ class Normalising(Scoring):
     def row(self, scores: Row, control: float | None) -> Row:
         """The answer to a text and key, with the ψ of both versions."""
         row = super().row(scores, control)
+        # A text with a single version has a single ψ.
         if "psi_of_each" in scores:
             row["psi_normalised"], row["psi_as_given"] = scores["psi_of_each"]
         return row

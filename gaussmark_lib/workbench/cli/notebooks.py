@@ -111,7 +111,7 @@ def joined(words: list[str]) -> list[str]:
     for word in following:
         if word in ("-p", "--param"):
             name = next(following, "")
-            if "=" not in name:
+            if "=" not in name:  # the value is the next word
                 name = "=".join([name, *islice(following, 1)])
             word = f"-p{name}"
         result.append(word)
@@ -139,13 +139,13 @@ def run(
     if check and force:
         raise GaussMarkError("--check: expected no --force, because nothing is run")
     source = notebooks.load(notebook)
-    if parameters:
+    if parameters:  # only lists them
         print(*source.parameters.values(), sep="\n")
         return 0
     of_preset, of_command = _values(source, preset, typed)
     values = of_preset | of_command
     if check:
-        checked = source.check(values).items()
+        checked = source.check(values).items()  # with the defaults
         print(f"{source.name} can run with")
         _print({name: repr(value) for name, value in checked})
         return 0
@@ -335,7 +335,7 @@ def _listed(what: str, records: str | None, model: str) -> Iterator[tuple[str, s
                 yield name, " × ".join(map(str, weights.Weight(loaded, name).shape))
         case "records":
             for path in sorted(files.records(records).glob("*/*/status.json")):
-                if done := folder.load(path.parent):
+                if done := folder.load(path.parent):  # None: incomplete or damaged
                     line = done.headline
                     about = f"{line.name}: {line}" if line else "no headline"
                     about += _changed(done, path.parent.parent.name)
@@ -386,7 +386,7 @@ def playground(
     if not find_spec("voila"):
         raise GaussMarkError("expected the package voila; `make playground` installs it first")
     template = APP.parent / "voila" / "templates" / "gaussmark"
-    template.mkdir(parents=True, exist_ok=True)
+    template.mkdir(parents=True, exist_ok=True)  # Voila finds it by JUPYTER_PATH
     (template / "conf.json").write_text('{"base_template": "lab"}', encoding="utf-8")
     (template / "index.html.j2").write_text(APP_PAGE, encoding="utf-8")
     _write_app()
@@ -411,7 +411,7 @@ def _write_app() -> None:
 
     notebook = nbformat.read(PLAYGROUND, 4)
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    last = next(i for i, source in enumerate(code) if "Panel(" in source)
+    last = next(i for i, source in enumerate(code) if "Panel(" in source)  # the cell of the panel
     folder = f"import os\n\nos.chdir({os.fspath(files.NOTEBOOKS)!r})"
     silent = [new_code_cell(f"%%capture\n{source}") for source in (folder, *code[:last])]
     notebook.cells = [new_markdown_cell(HEADING), *silent, new_code_cell(code[last])]

@@ -80,7 +80,7 @@ class Scoring(Work):
             for text, rows_of_text in zip(short, rows_of_short, strict=True):
                 rows[text.item.row] = rows_of_text
         for text in texts:
-            if text.n_windows > 1:
+            if text.n_windows > 1:  # not in a batch: its windows are one text
                 rows[text.item.row] = self.of_long(text)
             remarks = self.remarks(text.item)
             for row in rows[text.item.row]:
@@ -106,6 +106,7 @@ class Scoring(Work):
         except DegenerateScoreError as error:
             return [{"error": str(error)}]
         promised = measure.promised_together(self.question, text.versions[0])
+        # The promise is the same for all keys.
         rows = self.rows(table.assign(**promised))
         if len(prompts) > 1:
             for row in rows:
@@ -117,7 +118,7 @@ class Scoring(Work):
         scores = of_text.to_dict("records")
         if isinstance(scores[0]["error"], str):
             return [{"error": scores[0]["error"]}]
-        control = scores[-1]["p_value"]
+        control = scores[-1]["p_value"]  # of the control key, the last
         return [self.row(of_key | {"p_given": None}, control) for of_key in scores[:-1]]
 
     def row(self, scores: Row, control: float | None) -> Row:

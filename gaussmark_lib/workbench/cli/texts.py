@@ -132,12 +132,13 @@ def generate(
     batch: Batch = 16,
 ) -> int:
     """Write text that carries a key's watermark."""
-    typed = {}
-    names = []
+    typed = {}  # prompts by their names
+    names = []  # of files
     for word in prompts or []:
         if word == "-":
             names.append(word)
             continue
+        # A word such as "data" may be both a prompt and the name of a folder.
         if os.path.exists(word) and ("." in word[1:] or os.sep in word):
             raise GaussMarkError(
                 f"expected a prompt, got the name of a file, {word!r}; to continue its content, use"
@@ -146,7 +147,7 @@ def generate(
         typed[f"prompt {len(typed) + 1}"] = word
     names += file or []
     texts = inputs.texts(names, typed, field="prompt", format=format, column=column, out=out)
-    items = list(texts.items)
+    items = list(texts.items)  # all prompts, because the bar needs their number
     texts = inputs.Texts(iter(items), many=texts.many or len(items) > 1)
 
     answers.loading(model)
@@ -159,7 +160,7 @@ def generate(
     lm = models.load(model)
     ends = lm.is_chat if until_end is None else until_end
     work = Writing(lm, carried, Sampling(tokens, ends, seed, top_p, temperature))
-    work.refuse_options()
+    work.refuse_options()  # before any text is written
     with perturb.watermarked(lm.model, watermark, carried):
         return answers.give(
             work, texts, batch=batch, out=out, as_json=as_json, total=len(items) * tokens

@@ -42,6 +42,7 @@ class Writing(Work):
         self.lm = lm
         self.key = key
         self.sampling = sampling
+        # What distinguishes these texts from others.
         self.asked: list[Any] = [*sampling, key.fingerprint, checkpoints.digest(lm.model)]
 
     def about(self, item: Item) -> Row:

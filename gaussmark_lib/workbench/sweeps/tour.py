@@ -112,7 +112,7 @@ def tour(
     with records.hidden(target):
         pass  # raises before any work if the page cannot be written there
     for stop in stops:
-        if stop.job and not force:
+        if stop.job and not force:  # a notebook that cannot be read has no job
             stop.run = records.load(stop.job.target(root))
     waiting = [stop for stop in stops if not stop.run and not stop.error]
     waiting.sort(key=lambda stop: -stop.job.notebook.tour.get("seconds", 0))  # the longest first
@@ -245,7 +245,7 @@ def _view(stop: Stop) -> dict[str, Any]:
     folder = run.dir if run else stop.failed
     pictures = folder.glob("figures/*.png") if folder else []
     in_order = sorted(pictures, key=lambda path: (path.stat().st_mtime_ns, path.name))
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor() as threads:  # compression is slow
         figures = list(threads.map(_figure, in_order))
     results = run.results if run else {}
     return {

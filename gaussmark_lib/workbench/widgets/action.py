@@ -53,7 +53,7 @@ class Action(w.VBox):
         self.error: Exception | None = None  # of the latest work, with its traceback
         self._settings = settings
         self._turn = turn
-        self._stopped = Event()
+        self._stopped = Event()  # set by Stop, and read by the report
         self._html = ""
         self._settings_of_result: dict[str, Any] = {}
         bar = w.HBox([buttons[0], self.stop, *buttons[1:], self.progress, self.doing], layout=BAR)

@@ -133,7 +133,7 @@ class Panel(w.VBox):
 
     def wait(self) -> None:
         """Return when the panel's work is done; for scripts and tests."""
-        with self._turn:
+        with self._turn:  # work holds the lock until its end
             pass
 
     def question(self) -> Question:
@@ -143,9 +143,10 @@ class Panel(w.VBox):
 
     def _make_inputs(self, start: Question, key_seed: int) -> None:
         model = self.session.lm.model
-        longest = min(LONGEST, (tokens.Reader(model).context or 2 * LONGEST) // 2)
+        context = tokens.Reader(model).context or 2 * LONGEST  # None: no limit
+        longest = min(LONGEST, context // 2)
         weight = Weight(model, start.weight).name
-        weights = list(dict.fromkeys([*some_weights(model, None), weight]))
+        weights = list(dict.fromkeys([*some_weights(model, None), weight]))  # without repetition
         self.prompt = _field(w.Textarea, "Prompt", start.prompt, rows=3)
         self.weight = _field(w.Dropdown, "Weight", weight, options=weights)
         self.psi = _field(
@@ -163,6 +164,7 @@ class Panel(w.VBox):
         )
         self.allowed = _field(w.Dropdown, "Tested by", 0.0, options=TESTS)
         self.key_file = _field(w.Text, "Key file", "playground_key.json")
+        # Not while a slider is moving: each value would start a new test.
         self.n_tokens.continuous_update = False
         self.share.continuous_update = False
         self.sigma_shown = w.HTML(layout=WIDE)
@@ -220,7 +222,7 @@ class Panel(w.VBox):
             self.load_key: self._load_key,
         }
         for pressed, act in clicks.items():
-            pressed.on_click(lambda _, act=act: act())
+            pressed.on_click(lambda _, act=act: act())  # act=act: of this turn of the loop
             for action in self.actions:
                 traitlets.dlink((action, "busy"), (pressed, "disabled"))
         for name in dict.fromkeys([*OF_A_QUESTION, *OF_A_TEST]):

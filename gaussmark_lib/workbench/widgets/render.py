@@ -77,7 +77,7 @@ def comparison(result: Comparison) -> str:
     cards = []
     for i in range(n):
         number = f" {i + 1}" if n > 1 else ""
-        pair = {
+        pair = {  # a plain and a watermarked text
             _heading(f"{kind} text{number}", texts[i]): tokens(texts[i])
             for kind, texts in result.tested.items()
         }
@@ -147,7 +147,7 @@ def tokens(result: Tested) -> str:
 
 def image(result: Comparison) -> str:
     """Render the figure; its description has the titles, and the last p of each curve."""
-    data = io.BytesIO()
+    data = io.BytesIO()  # the PNG file
     picture = figure(result)
     picture.savefig(data, format="png", dpi=120, facecolor="white")
     source = base64.b64encode(data.getvalue()).decode()
