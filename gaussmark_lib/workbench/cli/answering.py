@@ -36,7 +36,7 @@ class Answering(Scoring):
         return [*super().asked, "answered"]
 
     def about(self, item: Item) -> Row:
-        """The name of a text, and nothing else about it."""
+        """Return the name of a text, and nothing else about it."""
         return {"name": item.name}  # no prompt, model or weight, which are not the user's
 
     def answer(self, texts: Sequence[Encoded], advance: Callable[[int], object]) -> list[list[Row]]:
@@ -50,30 +50,30 @@ class Answering(Scoring):
         return answers
 
     def of_short(self, texts: Windows) -> list[list[Row]]:
-        """The p-values of texts in one window each."""
+        """Return the p-values of texts in one window each."""
         table = measure.alone(self.question, texts)
         return [self.rows(scores) for _, scores in table.groupby("text")]
 
     def of_long(self, text: Encoded) -> list[Row]:
-        """The p-value of a text in several windows."""
+        """Return the p-value of a text in several windows."""
         try:
             return self.rows(measure.together(self.question, text.versions))
         except DegenerateScoreError as error:
             return [{"error": str(error)}]
 
     def rows(self, of_text: pd.DataFrame) -> list[Row]:
-        """The p-value of a text, without a promise."""
+        """Return the p-value of a text, without a promise."""
         scores = of_text.to_dict("records")[0]  # of the key; the control key's are not needed
         if isinstance(scores["error"], str):
             return [{"error": scores["error"]}]
         return [{"p_value": scores["p_value"]}]
 
     def remarks(self, item: Item) -> list[str]:
-        """None: the answer is a verdict alone."""
+        """Return no remark: the answer is a verdict alone."""
         return []
 
     def sentence(self, row: Row, *, alone: bool) -> str:
-        """The verdict, after the name of the text if there are several."""
+        """Return the verdict, after the name of the text if there are several texts."""
         return row["verdict"] if alone else f"{visible(row['name'])}: {row['verdict']}"
 
     def _verdict(self, text: Encoded, p_value: float) -> str:

@@ -31,7 +31,7 @@ class Naming(Scoring):
         return [*super().asked, self.book.n_users, self.book.n_base]
 
     def of_short(self, texts: Windows) -> list[list[Row]]:
-        """The rows of texts in one window each."""
+        """Return the rows of texts in one window each."""
         try:
             table = measure.users(self.question, texts, self.book)
         except DegenerateScoreError:  # one text has no gradient: test each text alone
@@ -44,7 +44,7 @@ class Naming(Scoring):
         return [[self.row(scores)] for scores in table.to_dict("records")]
 
     def of_long(self, text: Encoded) -> list[Row]:
-        """The row of a text in several windows."""
+        """Return the row of a text in several windows."""
         [windows] = text.versions
         rows = self._of_one(windows)
         return [row | {"windows": text.n_windows} for row in rows]
@@ -59,7 +59,7 @@ class Naming(Scoring):
         return [self.row(scores | promised)]
 
     def row(self, scores: Row, control: float | None = None) -> Row:
-        """The answer to a text; there is no control key."""
+        """Return the answer to a text; there is no control key."""
         row = {"key_id": self.question.keys[0].key_id, "p_value": plain(scores["p_family"])}
         row |= {name: plain(scores[name]) for name in self.fields}
         return row | {"warnings": verdict.cautions(scores) or self._too_short(scores)}

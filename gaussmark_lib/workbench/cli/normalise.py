@@ -17,7 +17,7 @@ class Normalising(Scoring):
         return [*super().asked, "normalised"]
 
     def encode(self, item: Item) -> Encoded:
-        """The text in two versions.
+        """Return the token ids of both versions of a text.
 
         Promise and length are those of the first version, the normalised text: the model may have
         written it.
@@ -32,7 +32,7 @@ class Normalising(Scoring):
         return Encoded(item, [*normalised.versions, *as_given.versions], n_windows)
 
     def row(self, scores: Row, control: float | None) -> Row:
-        """The answer to a text and key, with the ψ of both versions."""
+        """Return the answer to a text and key, with the ψ of both versions."""
         row = super().row(scores, control)
         # A text with a single version has a single ψ.
         if "psi_of_each" in scores:
@@ -40,11 +40,11 @@ class Normalising(Scoring):
         return row
 
     def remarks(self, item: Item) -> list[str]:
-        """None: the plain characters are tested."""
+        """Return no remark: the plain characters are tested."""
         return []
 
     def sentence(self, row: Row, *, alone: bool) -> str:
-        """The answer in words, with the ψ of both versions."""
+        """Return the answer in words, with the ψ of both versions."""
         answer = super().sentence(row, alone=alone)
         if "psi_normalised" not in row:
             return answer

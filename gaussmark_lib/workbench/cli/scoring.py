@@ -53,7 +53,7 @@ class Scoring(Work):
         return self.question.identity
 
     def about(self, item: Item) -> Row:
-        """The first fields of a text's rows."""
+        """Return the first fields of a text's rows."""
         return {
             "text": item.name,
             "model": self.question.lm.title,
@@ -63,14 +63,14 @@ class Scoring(Work):
         }
 
     def encode(self, item: Item) -> Encoded:
-        """The text as token ids, in windows that fit into the context."""
+        """Return the text as token ids, in windows that fit into the context."""
         lm = self.question.lm
         prompt = lm.prompt(item.prompt) if item.prompt else lm.unknown_prompt()
         prompts, responses = windows(lm.model, prompt, lm.encode(item.valid()))
         return Encoded(item, [(prompts, responses)], len(prompts))
 
     def answer(self, texts: Sequence[Encoded], advance: Callable[[int], object]) -> list[list[Row]]:
-        """The rows of each text."""
+        """Return the rows of each text."""
         short = [text for text in texts if text.n_windows == 1]
         rows = {}  # number of the text → its rows
         if short:
@@ -90,13 +90,13 @@ class Scoring(Work):
         return [rows[text.item.row] for text in texts]
 
     def of_short(self, texts: Windows) -> list[list[Row]]:
-        """The rows of texts in one window each, tested in batches."""
+        """Return the rows of texts in one window each, tested in batches."""
         table = measure.alone(self.question, texts)
         table = measure.with_promise(self.question, table, texts)
         return [self.rows(scores) for _, scores in table.groupby("text")]
 
     def of_long(self, text: Encoded) -> list[Row]:
-        """The rows of a text in several windows or versions, which are tested together.
+        """Return the rows of a text in several windows or versions, which are tested together.
 
         Promise and length are those of the first version.
         """
@@ -114,7 +114,7 @@ class Scoring(Work):
         return rows
 
     def rows(self, of_text: pd.DataFrame) -> list[Row]:
-        """One row per key. The last scores of a text are those of the control key."""
+        """Return one row per key; the last scores of a text are those of the control key."""
         scores = of_text.to_dict("records")
         if isinstance(scores[0]["error"], str):
             return [{"error": scores[0]["error"]}]
@@ -122,13 +122,13 @@ class Scoring(Work):
         return [self.row(of_key | {"p_given": None}, control) for of_key in scores[:-1]]
 
     def row(self, scores: Row, control: float | None) -> Row:
-        """The scores and the verdict of a text under a key."""
+        """Return the scores and the verdict of a text under a key."""
         question = self.question
         row = {name: plain(scores[name]) for name in self.fields}
         return row | verdict.of(scores, question.sigma, question.level, control)
 
     def remarks(self, item: Item) -> list[str]:
-        """At most one sentence on unusual characters of a text."""
+        """Return at most one sentence on unusual characters of a text."""
         remark = typography.remark(item.text)
         if remark is None:
             return []
@@ -138,7 +138,7 @@ class Scoring(Work):
         ]
 
     def sentence(self, row: Row, *, alone: bool) -> str:
-        """Several sentences on a single text; one line per text if there are several."""
+        """Return several sentences on a single text, or one line per text if there are several."""
         sentences = verdict.sentences(row)
         if alone:
             return "\n".join(sentences)

@@ -41,7 +41,7 @@ class Streaming(Scoring):
         return [*super().asked, self.share, digests]
 
     def encode(self, item: Item) -> Encoded:
-        """The text as token ids in one window, because the law of a stream is for such texts."""
+        """Return the text as token ids in one window: the law of a stream is for such texts."""
         lm = self.question.lm
         prompt = lm.prompt(item.prompt) if item.prompt else lm.unknown_prompt()
         pairs = tokens.Reader(lm.model).pairs([prompt], [lm.encode(item.valid())])
@@ -62,14 +62,14 @@ class Streaming(Scoring):
         return [rows[name] for name in digests]
 
     def of_short(self, texts: Windows) -> list[list[Row]]:
-        """The rows of texts, given all earlier answers."""
+        """Return the rows of texts, given all earlier answers."""
         references = self._new_references()
         table = measure.in_stream(self.question, texts, self.state, self.share, references)
         table = measure.with_promise(self.question, table, texts)
         return [self.rows(scores) for _, scores in table.groupby("text")]
 
     def rows(self, of_text: Any) -> list[Row]:
-        """One row per key; there is no control key."""
+        """Return one row per key; there is no control key."""
         scores = of_text.to_dict("records")
         if isinstance(scores[0]["error"], str):
             return [{"error": scores[0]["error"]}]

@@ -46,7 +46,7 @@ class Writing(Work):
         self.asked: list[Any] = [*sampling, key.fingerprint, checkpoints.digest(lm.model)]
 
     def about(self, item: Item) -> Row:
-        """The first fields of a row; ``text`` stands first, and is filled in later."""
+        """Return the first fields of a row; ``text`` stands first, and is filled in later."""
         return {
             "text": None,
             "name": item.name,
@@ -56,7 +56,7 @@ class Writing(Work):
         }
 
     def encode(self, item: Item) -> Prompt:
-        """The prompt as token ids; an empty prompt is allowed."""
+        """Return the prompt as token ids; an empty prompt is allowed."""
         text = item.valid()
         ids = self.lm.prompt(text) if text or self.lm.is_chat else []
         reader = tokens.Reader(self.lm.model)
@@ -65,7 +65,7 @@ class Writing(Work):
     def answer(
         self, prompts: Sequence[Prompt], advance: Callable[[int], object]
     ) -> list[list[Row]]:
-        """The texts of a batch; the random numbers of a row do not depend on its batch."""
+        """Write the texts of a batch; the random numbers of a row do not depend on its batch."""
         texts = self._sampled(
             [prompt.ids for prompt in prompts],
             self.sampling.n_tokens,
@@ -99,5 +99,5 @@ class Writing(Work):
         )
 
     def sentence(self, row: Row, *, alone: bool) -> str:
-        """The text, with the name of its prompt if there are several."""
+        """Return the text, with the name of its prompt if there are several prompts."""
         return row["text"] if alone else f"[{visible(row['name'])}]\n{row['text']}\n"
