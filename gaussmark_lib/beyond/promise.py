@@ -19,15 +19,13 @@ test then uses J′_t instead of J_t, and F becomes Σ_t tr(J′_tᵀ C_t J_t). 
 is about T/(T + ``LOST``) times Σ_t tr(J′_tᵀ C_t J′_t), which can be computed without the prompt.
 ``LOST`` is a rough value. The loss of mean ψ, in tokens:
 
-=========================================================  =============  ====================
-texts                                                      loss (tokens)  keys
-=========================================================  =============  ====================
-doclm's continuations of 100 and 200 tokens                5 to 15        100 each
-SmolLM2's answers of 100 and 200 tokens, at temperatures   25 to 35       50 and 100–150 each
-.3, .5, .7 and 1 and at top-p .9
-SmolLM2's answers of 120 tokens, written by llama.cpp,     about 20       480 answers
-with the paper's ψ
-=========================================================  =============  ====================
+=================================================================  ========  ===================
+texts                                                              loss      keys
+=================================================================  ========  ===================
+doclm, continuations of 100 and 200 tokens                         5 to 15   100 each
+SmolLM2, answers of 100 and 200 tokens, τ .3, .5, .7, 1, top-p .9  25 to 35  50 and 100–150 each
+SmolLM2, answers of 120 tokens by llama.cpp, the paper's ψ         about 20  480 answers
+=================================================================  ========  ===================
 
 All but the last were tested with the weights of ``channel.weights(model, 0.1)``. An answer loses
 more than a continuation, because the question of a chat shapes the whole answer. For the paper's ψ,
