@@ -71,7 +71,7 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_run_again(
 def test_a_run_of_changed_code_is_refused(place, tmp_path, monkeypatch):
     asked = notebooks.question(place.notebook)
     monkeypatch.setattr(Notebook, "code", "another one")
-    assert "code or its model is not the same" in jobs.run_one(asked, tmp_path, False).error
+    assert "code or its model on this worker differs" in jobs.run_one(asked, tmp_path, False).error
 
 
 def test_a_killed_kernel_is_a_failed_run_and_a_killed_sweep_is_taken_up_where_it_was(
