@@ -191,7 +191,7 @@ def test_a_queue_that_takes_no_job(slurm, place, tmp_path):
         ("kind: slrum\njobs: 1", "`kind:` one of .*slurm.*, got 'slrum'"),
         ("kind: slurm\njobs: many\nmemory: 2GB", "does not describe a slurm cluster: .*'many'"),
         ("kind: slurm\njobs: 1", "it does not describe a slurm cluster: .*memory"),
-        ("kind: slurm\njobs: 1\nmemory: 2GB\npartition: gpu", "does not describe a slurm cluster: .*partition"),
+        ("kind: slurm\njobs: 1\nmemory: 2GB\npartition: gpu", "a slurm cluster: .*partition"),
     ],
 )
 def test_a_file_that_describes_no_cluster(tmp_path, text, message):
