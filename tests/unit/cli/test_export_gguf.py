@@ -70,7 +70,7 @@ def test_what_is_refused_says_why(base, key, tmp_path, capsys):
     for words, why in (
         (["export", marked, "--model", base], "expected a new file to export to"),
         (["export", new, "--model", "doclm"], "expected a model in a .gguf file"),
-        (["export", new[:-5], "--model", base, "--type", "f16"], "ends in .gguf with it"),
+        (["export", new[:-5], "--model", base, "--type", "f16"], "ends in .gguf"),
         (["export", new, "--model", str(tmp_path / "plain.gguf")], "does not fit this use"),
         (["export", new, "--model", str(tmp_path / "none.gguf")], "no model at"),
         (["export", new, "--model", base, "--type", "q4_k"], "'q4_k' is not one of"),
