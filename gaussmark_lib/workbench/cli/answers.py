@@ -141,23 +141,9 @@ def give(
         stack.enter_context(bar)
         try:
             for batch_items in in_lists(items, batch):
-                encoded = []
-                rows = {}
-                for item in batch_items:
-                    try:
-                        encoded.append(work.encode(item))
-                    except GaussMarkError as error:
-                        rows[item.row] = [{"error": NUMBER.sub("", str(error))}]
-                answers = work.answer(encoded, bar.update) if encoded else []
-                for text, of_text in zip(encoded, answers, strict=True):
-                    rows[text.item.row] = of_text
+                rows = _answered(work, batch_items, bar)
                 now.failed += _report(batch_items, rows, texts.many, bar)
-                asked = work.asked
-                complete = [
-                    {DIGEST: digest(item, asked)} | work.about(item) | row
-                    for item in batch_items
-                    for row in rows[item.row]
-                ]
+                complete = _complete(work, batch_items, rows)
                 if file is not None:
                     _write(file, complete)
                 else:
@@ -168,6 +154,31 @@ def give(
             error.exit_code = FAILED if now.texts else REFUSED
             raise
     return _summary(work, now, earlier, many=texts.many)
+
+
+def _answered(work: Work, items: Sequence[Item], bar: Any) -> dict[int, list[Row]]:
+    """The rows of each text, or a single row with an error, by the text's number."""
+    encoded = []
+    rows = {}
+    for item in items:
+        try:
+            encoded.append(work.encode(item))
+        except GaussMarkError as error:
+            rows[item.row] = [{"error": NUMBER.sub("", str(error))}]
+    answers = work.answer(encoded, bar.update) if encoded else []
+    for text, rows_of_text in zip(encoded, answers, strict=True):
+        rows[text.item.row] = rows_of_text
+    return rows
+
+
+def _complete(work: Work, items: Sequence[Item], rows: Mapping[int, Sequence[Row]]) -> list[Row]:
+    """All rows with their first fields, in the order of the texts."""
+    asked = work.asked
+    complete = []
+    for item in items:
+        first = {DIGEST: digest(item, asked)} | work.about(item)
+        complete += [first | row for row in rows[item.row]]
+    return complete
 
 
 def _report(items: Sequence[Item], rows: Mapping[int, Sequence[Row]], many: bool, bar: Any) -> int:
@@ -196,9 +207,9 @@ def _summary(work: Work, now: Count, earlier: Count, *, many: bool) -> int:
         raise GaussMarkError(f"expected at least one text to be {work.done}, got none")
     if many:
         n_done = now.texts - now.failed
-        say(f"{n_done:,} of {now.texts:,} texts {work.done}, {now.failed:,} could not be")
+        say(f"{n_done:,} of {now.texts:,} texts {work.done}, {now.failed:,} failed")
     if earlier.texts:
-        say(f"{earlier.texts:,} texts of an earlier run, {earlier.failed:,} of which could not be")
+        say(f"{earlier.texts:,} texts were answered by an earlier run, {earlier.failed:,} failed")
     return PARTLY if now.failed + earlier.failed else 0
 
 

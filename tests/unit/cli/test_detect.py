@@ -106,7 +106,7 @@ def test_broken_lines_are_named_by_number_and_the_others_are_scored(lm, detect, 
     assumed = {"model", "weight", "edited", "prompt"}
     assert found[0].keys() == {"text", *assumed, *scoring.FIELDS, *verdict.FIELDS, "digest"}
     assert all(f"gaussmark: {file}:{number}: expected" in err for number in broken)
-    assert "2 of 8 texts scored, 6 could not be" in err
+    assert "2 of 8 texts scored, 6 failed" in err
 
 
 def test_files_folders_prompts_and_byte_order_marks(lm, detect, tmp_path, capsys, typed):
@@ -143,7 +143,7 @@ def test_progress_is_for_terminals_and_no_answer_stands_behind_it(
     file = lines(tmp_path / "t.jsonl", TEXTS[:3])
     words = [*detect, file, "--batch", "1"]
     _, out, err = answer(capsys, *words)
-    assert err == "gaussmark: 3 of 3 texts scored, 0 could not be\n"
+    assert err == "gaussmark: 3 of 3 texts scored, 0 failed\n"
     assert out.startswith(f"{file}:1: Too short to tell at level 0.05: p = ")
     monkeypatch.setattr(answers, "DELAY", 0)
     terminal = Terminal()
@@ -169,7 +169,7 @@ def test_what_one_text_lacks_is_said_with_its_name(
         assert answer(capsys, *words, *text) == (cli.REFUSED, "", f"gaussmark: {name}: {why}")
     (tmp_path / "one.txt").write_text(TEXTS[0])
     err = answer(capsys, *words, "one.txt", "empty.txt")[2]
-    assert "1 of 2 texts scored, 1 could not be" in err
+    assert "1 of 2 texts scored, 1 failed" in err
 
 
 def test_one_text_after_its_prompt_from_words_files_or_standard_input(
@@ -229,7 +229,7 @@ def test_results_go_on_where_they_ended_whatever_was_cut_off(keys, detect, tmp_p
         ]
         assert again == names
     code, _, err = answer(capsys, *words)
-    assert (code, "5 texts of an earlier run, 1 of which could not be" in err) == (
+    assert (code, "5 texts were answered by an earlier run, 1 failed" in err) == (
         cli.answers.PARTLY,
         True,
     )
@@ -450,7 +450,7 @@ def test_texts_without_a_gradient_are_named_and_the_run_goes_on(
     code, found, err = rows(capsys, *words, file, "--batch", batch)
     assert (code, len(found)) == (cli.answers.PARTLY, 4)
     assert all("non-zero gradient" in row["error"] for row in found[:2])
-    assert "0 of 4 texts scored, 4 could not be" in err
+    assert "0 of 4 texts scored, 4 failed" in err
     code, _, err = rows(capsys, *words, "--text", TEXTS[0])
     assert (code, "non-zero gradient" in err) == (cli.REFUSED, True)
 
