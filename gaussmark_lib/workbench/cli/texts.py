@@ -108,7 +108,9 @@ def generate(
     tokens: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Largest number of tokens of a text.")
     ] = 200,
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 1.0,
+    temperature: Annotated[
+        float, typer.Option(help="Sampling temperature; 0 takes the most likely token.")
+    ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Sampling seed (not the key).")] = 0,
     as_json: AsJson = False,
     top_p: Annotated[
