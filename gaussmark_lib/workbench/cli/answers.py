@@ -141,7 +141,16 @@ def give(
         stack.enter_context(bar)
         try:
             for batch_items in in_lists(items, batch):
-                rows = _answered(work, batch_items, bar)
+                encoded = []
+                rows = {}  # number of the text → its rows, or a single row with an error
+                for item in batch_items:
+                    try:
+                        encoded.append(work.encode(item))
+                    except GaussMarkError as error:
+                        rows[item.row] = [{"error": NUMBER.sub("", str(error))}]
+                answers = work.answer(encoded, bar.update) if encoded else []
+                for text, rows_of_text in zip(encoded, answers, strict=True):
+                    rows[text.item.row] = rows_of_text
                 now.failed += _report(batch_items, rows, texts.many, bar)
                 complete = _complete(work, batch_items, rows)
                 if file is not None:
@@ -154,21 +163,6 @@ def give(
             error.exit_code = FAILED if now.texts else REFUSED
             raise
     return _summary(work, now, earlier, many=texts.many)
-
-
-def _answered(work: Work, items: Sequence[Item], bar: Any) -> dict[int, list[Row]]:
-    """The rows of each text, or a single row with an error, by the text's number."""
-    encoded = []
-    rows = {}
-    for item in items:
-        try:
-            encoded.append(work.encode(item))
-        except GaussMarkError as error:
-            rows[item.row] = [{"error": NUMBER.sub("", str(error))}]
-    answers = work.answer(encoded, bar.update) if encoded else []
-    for text, rows_of_text in zip(encoded, answers, strict=True):
-        rows[text.item.row] = rows_of_text
-    return rows
 
 
 def _complete(work: Work, items: Sequence[Item], rows: Mapping[int, Sequence[Row]]) -> list[Row]:
