@@ -5,7 +5,7 @@
 ``largest``      one test of several directions of a text, by the largest ψ
 ``promise``      the mean ψ that a watermarked text like a given text has, at any temperature
 ``joint``        many texts and one key: their joint law, streams of texts, public answers
-``tracing``      which user wrote a text, whether texts share an author, which span is marked
+``tracing``      who wrote a text, whether texts share an author, which span is watermarked
 ``token_level``  a fresh key for each token (Algs. 3 and 4)
 ``schemes``      all watermarks by name, for comparison
 ``release``      published weights: what is done to them, and whose weights they are

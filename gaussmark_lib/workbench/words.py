@@ -1,15 +1,15 @@
-"""Numbers in words: how results are rounded and written, wherever they are printed."""
+"""Numbers as text: how results are rounded and written wherever they are printed."""
 
 import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-FEWEST_OF_INTERVAL = 6  # values whose range holds the median with 95%: 1 − 2/2⁶ ≥ 0.95
+FEWEST_OF_INTERVAL = 6  # the range of 6 values covers the median with 1 − 2/2⁶ ≥ 0.95
 
 
 def number(value: float, decimals: int | None = None) -> str:
-    """With so many decimals, or with three digits.
+    """Format a number with this many decimals, by default with three significant digits.
 
     >>> number(-12345.6), number(3.21e-9), number(0.5, 1)
     ('−12,346', '3.21 × 10^−9', '0.5')
@@ -26,7 +26,8 @@ def number(value: float, decimals: int | None = None) -> str:
 
 
 def percent(share: float, decimals: int = 1) -> str:
-    """
+    """Format a share in percent.
+
     >>> percent(0.0512)
     '5.1%'
     """
@@ -48,47 +49,60 @@ def outcome(finding: Mapping[str, Any]) -> str:
 
 
 def estimate(given: Mapping[str, Any], *, as_percent: bool = False) -> tuple[str, str]:
-    """The value of a recorded estimate, and its interval and n, with as many decimals as the
-    interval's width has use for: two of its digits.
+    """Return the value of a recorded estimate as text, and its interval and n.
+
+    The number of decimals follows from the width of the interval: two of its digits are shown.
 
     >>> estimate({"value": 0.05104, "low": 0.04162, "high": 0.06185, "n": 1920}, as_percent=True)
     ('5.1%', '(4.2% to 6.2%), n = 1,920')
     >>> estimate({"value": -1.2345, "low": None, "high": None, "n": 4})
     ('−1.23', '(n = 4, too few for an interval)')
     """
-    factor = 100 if as_percent else 1
-    value, low, high = (
-        given[name] and given[name] * factor for name in ("value", "low", "high")
-    )  # None stays None
     n = [f"n = {given['n']:,}"] if given.get("n") is not None else []
-    if value is None:
+    if given["value"] is None:
         return "none", ", ".join(["(no number)", *n])
-    decimals = None
-    if low is not None and high is not None and (width := high - low) > 0:
-        decimals = max(1 - math.floor(math.log10(width)), int(abs(value) < 10 and not as_percent))
-        decimals = max(0, decimals) if decimals <= 6 else None
+    factor = 100 if as_percent else 1
+    value = given["value"] * factor
+    if given["low"] is None or given["high"] is None:
+        shown = _shown(value, None, as_percent)
+        if n and given["n"] < FEWEST_OF_INTERVAL:
+            return shown, f"({n[0]}, too few for an interval)"
+        return shown, ", ".join(["(no interval)", *n])
+    low = given["low"] * factor
+    high = given["high"] * factor
+    decimals = _decimals(value, high - low, as_percent)
+    interval = f"({_shown(low, decimals, as_percent)} to {_shown(high, decimals, as_percent)})"
+    return _shown(value, decimals, as_percent), ", ".join([interval, *n])
 
-    def shown(part: float) -> str:
-        return number(part, decimals) + "%" * as_percent
 
-    if low is not None and high is not None:
-        return shown(value), ", ".join([f"({shown(low)} to {shown(high)})", *n])
-    if n and given["n"] < FEWEST_OF_INTERVAL:
-        return shown(value), f"({n[0]}, too few for an interval)"
-    return shown(value), ", ".join(["(no interval)", *n])
+def _decimals(value: float, width: float, as_percent: bool) -> int | None:
+    """Decimals that show two digits of an interval's width; None for three digits of the value."""
+    if not width > 0:  # zero or NaN
+        return None
+    decimals = 1 - math.floor(math.log10(width))
+    if abs(value) < 10 and not as_percent:
+        decimals = max(decimals, 1)  # 3.2, not 3
+    if decimals > 6:  # too long to read
+        return None
+    return max(0, decimals)
+
+
+def _shown(value: float, decimals: int | None, as_percent: bool) -> str:
+    unit = "%" if as_percent else ""
+    return number(value, decimals) + unit
 
 
 def lines(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """(name, value in words) of each number, or list, in nested results; an estimate with its
-    interval is one.
+    """Yield (name, value as text) for each number or list in nested results.
+
+    An estimate with its interval is a single value.
     """
     if isinstance(value, dict) and {"value", "low", "high"} <= value.keys():
-        rest = "".join(
-            f", {key.replace('_', ' ')} = {of(item)}"
-            for key, item in value.items()
-            if key not in ("value", "low", "high")
-        )
-        yield name, f"{of(value['value'])} ({of(value['low'])} to {of(value['high'])}){rest}"
+        text = f"{of(value['value'])} ({of(value['low'])} to {of(value['high'])})"
+        for key, item in value.items():
+            if key not in ("value", "low", "high"):
+                text += f", {key.replace('_', ' ')} = {of(item)}"
+        yield name, text
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from lines(item, f"{name} · {key}" if name else key)
@@ -99,9 +113,7 @@ def lines(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def of(value: Any) -> str:
-    """One value as a reader wants it: four digits, thousands apart, a dash for what does
-    not exist.
-    """
+    """Format a value: four digits, a comma between thousands, a dash for None."""
     match value:
         case None:
             return "–"
@@ -117,8 +129,10 @@ def of(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str], where: object = "") -> str:
-    """The known names that are near a misspelt one, or all of them, and where they are."""
+    """Return advice on a misspelt name: the similar names, or all names and where they are."""
     names = list(known)
-    if near := difflib.get_close_matches(str(name), names, n=3):
-        return f"did you mean {' or '.join(near)}?"
-    return f"there are {', '.join(names) or 'none'}" + (f" in {where}" if where else "")
+    similar = difflib.get_close_matches(str(name), names, n=3)
+    if similar:
+        return f"did you mean {' or '.join(similar)}?"
+    place = f" in {where}" if where else ""
+    return f"there are {', '.join(names) or 'none'}{place}"

@@ -30,8 +30,10 @@ FEWEST_COMMENTS = 3.7
 LONGEST_FUNCTION = 60  # lines of its body, without its docstring
 WIDEST_LINE = 100
 
-# Lines of Python. The library's goal is 17,500, without a docstring or an example less.
-MOST_LINES = {"core": 3_600, "library": 20_650, "tests": 24_000}
+# Lines of Python. The goals of the design notes were 3,600, 17,500 and 24,000, and were set before
+# GGUF files, llama.cpp, promises and the protocol came in, and before packed statements were
+# unpacked, which takes more lines. No docstring and no example is cut to save lines.
+MOST_LINES = {"core": 3_900, "library": 23_000, "tests": 26_500}
 
 MOST_PARAMETERS = 10  # of a public function
 # Ratchet: functions with more, and how many. ``score`` and ``sample`` may stay.

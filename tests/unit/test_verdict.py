@@ -67,15 +67,13 @@ def test_sentences_name_the_level_the_power_and_the_control():
         "Too short to tell at level 0.01: p = 0.2  (ψ = 1.000, log10 p = -0.70, 7 tokens, key ab)"
     )
     assert meaning.endswith("a score this high has a probability of 20%.")
-    assert expected.endswith("with probability 0.23; edits remove the mark.")
+    assert expected.endswith("with probability 0.23; edits weaken the watermark.")
     assert control.endswith("gives p = 0.5.")
     assert assumed.startswith("Assumed: m wrote it with noise on w, with an unknown prompt.")
     assert " tuned for 10% replaced tokens (--edited)" in assumed
     given = ROW | {"p_given": 0.04, "windows": 3} | verdict.of(ROW | {"p_given": 0.04}, 0.3)
     first, _, expected = verdict.sentences(given)
-    assert first.startswith(
-        "Detected at level 0.05: p = 0.04 given what was answered before; alone"
-    )
+    assert first.startswith("Detected at level 0.05: p = 0.04 given earlier answers; alone")
     assert "7 tokens in 3 windows" in first
     assert "unrelated key" not in expected
     strange = given | {"warnings": ["Caution"]}

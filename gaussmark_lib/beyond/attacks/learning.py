@@ -7,8 +7,8 @@ covariance F. So ⟨ξ, Fξ⟩ = σ² tr F = ψ² (of a mean text), and for the 
     cos(Ḡ, ξ) = √(x/(1 + κx)),   x = nψ²/d,   κ = d tr F²/(tr F)² ≥ 1
 
 κ measures how uneven the spectrum of F is; it can be computed without a key. The plain law has
-κ = 1. The largest cosine that Ḡ alone can reach is 1/√κ. Let ξ̂ be Ḡ scaled to the length of ξ. Text
-written at θ + s·ξ̂ has, under the key of ξ,
+κ = 1. The largest cosine that Ḡ alone can reach is 1/√κ. Let ξ̂ be Ḡ scaled to the length of ξ.
+Text written at θ + s·ξ̂ has, under the key of ξ,
 
     ψ = κ·cos·s·ψ_0   (ψ_0: ψ of text written with the key),   at about κs² of the key's price
 

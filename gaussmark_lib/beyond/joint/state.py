@@ -101,7 +101,8 @@ class State:
         Raises:
             KeyFileError: if the file cannot be written, or is something else than a state.
         """
-        path = Path(os.path.realpath(files.as_path(path, "cannot write the state", KeyFileError)))
+        path = files.as_path(path, "cannot write the state", KeyFileError)
+        path = Path(os.path.realpath(path))  # a link stays a link
         try:
             attributes = {name: getattr(self, name) for name in HEAD}
             head = json.dumps(attributes, allow_nan=False)
@@ -119,7 +120,7 @@ class State:
             with files.hidden_folder(path) as folder:
                 partial = Path(folder) / "state"
                 with partial.open("w+b") as file:
-                    partial.chmod(0o600)
+                    partial.chmod(0o600)  # before anything is written
                     self._write(file, head)
                 partial.replace(path)
         except OSError as error:
@@ -139,7 +140,7 @@ class State:
         file.seek(0)
         file.write(_first_line(digest))
         file.flush()
-        os.fsync(file.fileno())
+        os.fsync(file.fileno())  # on the disk before it replaces the earlier state
 
     @classmethod
     def load(cls, path: str | Path) -> "State":
@@ -217,7 +218,7 @@ def _check(file: IO[bytes], path: Path) -> None:
         )
     file.seek(0)
     first = file.readline()
-    begin = file.tell()
+    begin = file.tell()  # of the second line
     if first != _first_line(hashlib.file_digest(file, "sha256").hexdigest()):
         raise KeyFileError(
             f"{path}: expected a complete state file, got a damaged file: its checksum is wrong;"

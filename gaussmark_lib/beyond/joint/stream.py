@@ -17,7 +17,8 @@ In a stream with watermarked texts, the innovations of the other texts are N(0, 
 only, because watermarked gradients depend on z.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -109,23 +110,28 @@ def sequence(
     pairs = wm.reader.pairs(prompts, responses, failed)
     state = State() if state is None else state
     memory = state.use(wm, keys)
-    settings = {
-        "token_weights": require_one(token_weights),
-        "dtype": dtype,
-        "batch_size": require_int(batch_size, "batch_size"),
-    }
+    gradients_of = partial(
+        gradients.of_pairs,
+        wm,
+        form=directions.form,
+        token_weights=require_one(token_weights),
+        dtype=dtype,
+        batch_size=require_int(batch_size, "batch_size"),
+    )
+    n_at_once = max(AT_ONCE, batch_size)
+    # Reference texts enter the memory, but are not answered.
     references = wm.reader.pairs(*given) if given else {}
-    for gradient, psi in _statistics(references, wm, keys, settings, None):
+    for gradient, psi in _statistics(references, wm, keys, gradients_of, n_at_once):
         memory.ask(directions.kept(gradient), psi, GIVEN)
     ids = [key.key_id for key in keys]
     rows = []
-    for gradient, psi in _statistics(pairs, wm, keys, settings, failed):
+    for gradient, psi in _statistics(pairs, wm, keys, gradients_of, n_at_once, failed):
         try:
             answer = memory.ask(directions.kept(gradient), psi, state.n_texts)
         except GaussMarkError as error:
             if failed is None:
                 raise
-            failed[gradient.text] = error
+            failed[gradient.text] = error  # for example no room in the memory
             continue
         state.n_texts += 1
         promised = wm.sigma * gradient.norm * answer.residual  # λ
@@ -175,18 +181,17 @@ def _statistics(
     pairs: dict[int, Pair],
     wm: PlacedWatermark,
     keys: Sequence[Key],
-    settings: dict,
-    failed: dict[int, Exception] | None,
+    gradients_of: Callable[..., Iterator[TextGradient]],
+    n_at_once: int,
+    failed: dict[int, Exception] | None = None,
 ) -> Iterator[tuple[TextGradient, NDArray[np.float64]]]:
     """The gradient of each text and its ψ under all keys, texts in their order.
 
     The error of a text without a gradient goes to ``failed``, or is raised if ``failed`` is None.
     """
     texts = list(pairs)
-    n_at_once = max(AT_ONCE, settings["batch_size"])
     for start in range(0, len(texts), n_at_once):
         group = {text: pairs[text] for text in texts[start : start + n_at_once]}
-        of_group = gradients.of_pairs(wm, group, form=directions.form, failed=failed, **settings)
         # Batches hold texts of similar lengths: back to the order of the stream.
-        in_order = sorted(of_group, key=lambda gradient: gradient.text)
+        in_order = sorted(gradients_of(group, failed=failed), key=lambda gradient: gradient.text)
         yield from score.statistics(in_order, wm, keys)

@@ -2,7 +2,7 @@
 
     ψ_w = ⟨ξ, Δ⟩ / (σ‖Δ‖),   Δ = θ′ − θ
 
-where θ is the base's matrix that was marked, and θ′ is that of the suspect. Δ is a direction like
+where θ is the matrix of the base, and θ′ that of the suspect. Δ is a direction like
 that of a text: ψ_w is N(0, 1) over keys for *every* checkpoint that does not depend on the key,
 whatever its history is. A release that was changed further has Δ = ξ + Δ₂. If Δ₂ is orthogonal to
 ξ,

@@ -164,7 +164,7 @@ class Files:
     def forget(self, key: Key) -> None:
         """Remove the files of a key."""
         for path in self.folder.glob(f"{key.key_id}.*"):
-            self.readers.pop(path, None)
+            self.readers.pop(path, None)  # which holds the file open
             path.unlink()
 
 
@@ -190,7 +190,7 @@ def weights(files: Files, keys: Sequence[Key]) -> pd.DataFrame:
         [[xi]] = perturb.drawn(placed, [key])  # of one weight and one key
         for name, way in FILES.items():
             delta = files.change(key, way.quantisation)
-            along = (xi * delta).sum()
+            along = (xi * delta).sum()  # ⟨ξ, Δ⟩
             rows.append(
                 {
                     "file": name,

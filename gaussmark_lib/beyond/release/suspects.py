@@ -39,7 +39,7 @@ def matrix(suspect: Suspect, weight: Weight) -> Float[Tensor, "d_out d_in"]:
         theta = _of_model(suspect, weight)
     else:
         source = files.as_path(suspect, "cannot read the suspect", InvalidModelError)
-        if str(suspect) == models.EMBEDDED:
+        if str(suspect) == models.EMBEDDED:  # doclm, by its name
             source = files.DATA / models.EMBEDDED
         try:
             is_file = gguf_files.is_gguf(source) and not source.is_dir()
@@ -88,7 +88,7 @@ def _of_folder(folder: Path, weight: Weight) -> Tensor:
         shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     else:
         with safe_open(folder / SINGLE, "pt") as file:
-            shards = dict.fromkeys(file.keys(), SINGLE)
+            shards = dict.fromkeys(file.keys(), SINGLE)  # tensor → its file
     # A checkpoint without the output layer has the names without their first part ("model.").
     _, _, inner = weight.name.partition(".")
     for name in (weight.name, inner):

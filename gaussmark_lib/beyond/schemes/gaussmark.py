@@ -95,7 +95,7 @@ class TokenKeys(Scheme):
 
     wm: Watermark
     key: Key
-    alpha_0: float = 0.5
+    alpha_0: float = 0.5  # the sign test
     test: str = "hits"
 
     @property

@@ -12,9 +12,9 @@ Key k belongs to *position* k: an insertion or deletion moves all later tokens a
 
 The weight must be local (``gradients``): o_proj, q_proj and MLP of the last block, or the head.
 Then no cache depends on ξ_k, so that cached generation is exact, and one backward pass gives every
-Γ_k = g_kᵀ ξ_k a_k / (σ‖g_k‖‖a_k‖). ξ_k is ``noise(wm, key, k)``, drawn when needed; one ``Key`` gives the
-keys of all positions. Every function takes one key per text, so that n pairs of a key and a prompt
-are one batch.
+Γ_k = g_kᵀ ξ_k a_k / (σ‖g_k‖‖a_k‖). ξ_k is ``noise(wm, key, k)``, drawn when needed; one ``Key``
+gives the keys of all positions. Every function takes one key per text, so that n pairs of a key and
+a prompt are one batch.
 """
 
 import hashlib

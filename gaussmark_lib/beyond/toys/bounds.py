@@ -1,5 +1,5 @@
-"""The paper's two power bounds, in the form that their proofs give, and where a statement is
-printed otherwise (arXiv:2501.13941).
+"""The paper's two power bounds in the form that their proofs give, and the differences to the
+printed statements (arXiv:2501.13941).
 
 *Linear softmax* (paper, Cor. "alt2"). With τ = Φ⁻¹(1−α), ξ = σZ and Γ_a(Z) the (1−a) quantile of
 ⟨Z, ∇ log p_θ(y)⟩ over y ~ p_θ, a miss has ⟨ξ, ∇⟩ ≤ στ‖∇‖ and E_θ exp⟨ξ, ∇⟩ ≥ a exp(σ Γ_a(Z)), so
@@ -7,17 +7,17 @@ for every σ > 0 and a in (0, 1)
 
     β ≤ exp(K(σ)) / a,      K(σ) = log E_θ exp(σ τ ‖∇‖) + log E_Z exp(−σ Γ_a(Z)).
 
-The printed corollary leaves τ out of K, so that its bound does not depend on the level, and asks
-that Λ = −sup_σ K(σ)/σ be ≥ 0. That is never met: K is convex with K(0) = 0, so K(σ)/σ rises to τ
-max‖∇‖ − min_Z Γ_a(Z) ≥ τ max‖∇‖ > 0. :func:`corollary` uses K at the σ in question.
+The printed corollary omits τ from K, so that its bound does not depend on the level, and requires
+Λ = −sup_σ K(σ)/σ ≥ 0. This never holds: K is convex with K(0) = 0, so K(σ)/σ rises to
+τ max‖∇‖ − min_Z Γ_a(Z) ≥ τ max‖∇‖ > 0. :func:`corollary` uses K at the given σ.
 
 *Strongly log-concave* (paper, Thm. "main_sc"). If log p_{θ+ξ}(y) ≤ log p_θ(y) + ⟨ξ, ∇⟩ − η‖ξ‖²/2
 for all ξ, then
 
     β ≤ (1 + ησ²)^{−d/2} Φ(τ √(1 + ησ²)) E_θ exp(τ σ ‖∇‖).
 
-For y ~ N(θ, Σ) this holds with η = λ_min(Σ⁻¹); the paper prints λ_min(Σ), another number unless Σ =
-I.
+For y ~ N(θ, Σ) this holds with η = λ_min(Σ⁻¹). The paper prints λ_min(Σ), which in general is
+another number.
 """
 
 import numpy as np
@@ -31,16 +31,18 @@ from gaussmark_lib.stats import threshold
 
 
 def quantile(model: LinearSoftmax, unit_noise: Keys, share: float) -> Float[np.ndarray, " keys"]:
-    """Γ_a(Z) of each key: the largest t with P_{y ~ p_θ}(⟨Z, ∇⟩ ≥ t) ≥ a.
+    """Return Γ_a(Z) of each key: the largest t with P_{y ~ p_θ}(⟨Z, ∇⟩ ≥ t) ≥ a.
 
-    "At least t", not "above t": with finitely many outcomes only this one carries the mass a that
-    the proof uses.
+    It is "at least t", not "above t": with finitely many outcomes, only the former event has the
+    mass a that the proof needs.
     """
-    inner = unit_noise @ model.gradients.T
+    inner = unit_noise @ model.gradients.T  # (keys, outcomes)
     order = np.argsort(-inner, axis=1)
     mass = np.cumsum(model.base_p[order], axis=1)
-    last = (mass >= share * (1 - 1e-12)).argmax(axis=1)[:, None]  # of the outcomes that make up a
-    return np.take_along_axis(inner, np.take_along_axis(order, last, axis=1), axis=1)[:, 0]
+    is_enough = mass >= share * (1 - 1e-12)  # up to rounding
+    place = is_enough.argmax(axis=1)[:, None]  # the first place in the order, (keys, 1)
+    outcome = np.take_along_axis(order, place, axis=1)
+    return np.take_along_axis(inner, outcome, axis=1)[:, 0]
 
 
 def log_k(
@@ -49,8 +51,10 @@ def log_k(
     tau: float,
     direction_quantile: Float[np.ndarray, " directions"],
 ) -> float:
-    """K(σ). Γ(Z) = ‖Z‖ Γ(Z/‖Z‖): the length χ_d is integrated and only the direction averaged over
-    draws, since a few rare lengths would decide the mean.
+    """Return K(σ).
+
+    Γ(Z) = ‖Z‖ Γ(Z/‖Z‖). Only the direction is averaged over draws; the length χ_d is integrated,
+    because a few rare lengths would dominate a mean over draws.
     """
     numerator = special.logsumexp(sigma * tau * model.grad_norms, b=model.base_p)
     log_w = log_mgf_chi(len(model.theta), -sigma * direction_quantile)
@@ -65,11 +69,14 @@ def corollary(
     shares: list[float],
     tau: float | None = None,
 ) -> pd.DataFrame:
-    """The corollary's bound on β at each σ, at the best of the given shares a: ``sigma, share,
-    bound`` (capped at 1), ``slope`` = K(σ)/σ there (the bound needs it negative).
+    """Return the corollary's bound on β at each σ, for the best of the given shares a.
 
     Args:
-        tau: None for the level's; 1 gives the printed corollary.
+        tau: by default Φ⁻¹(1 − α); 1 gives the printed corollary.
+
+    Returns:
+        One row per σ: ``sigma``; ``share``, the best a; ``bound``, capped at 1; and ``slope`` =
+        K(σ)/σ, which must be negative for a bound below 1.
     """
     tau = threshold(level) if tau is None else tau
     directions = unit_noise / np.linalg.norm(unit_noise, axis=1, keepdims=True)
@@ -77,42 +84,46 @@ def corollary(
     rows = []
     for sigma in sigmas:
         k = {share: log_k(model, sigma, tau, values) for share, values in quantiles.items()}
-        share = min(shares, key=lambda a: k[a] - np.log(a))
-        rows.append((sigma, share, _capped(k[share] - np.log(share)), k[share] / sigma))
+        log_bounds = {share: k[share] - np.log(share) for share in shares}
+        best = min(shares, key=log_bounds.__getitem__)
+        rows.append((sigma, best, _capped(log_bounds[best]), k[best] / sigma))
     return pd.DataFrame(rows, columns=["sigma", "share", "bound", "slope"])
 
 
 def _capped(log_bound: float) -> float:
-    """A bound on a probability."""
+    """A bound on a probability, at most 1."""
     return np.exp(min(0.0, log_bound))
 
 
 def log_mgf_chi(dim: int, t: Float[np.ndarray, "..."] | float) -> Float[np.ndarray, "..."] | float:
-    """log E exp(t χ_d), elementwise in t; under p_θ = N(θ, I_d) the gradient's norm is χ_d.
+    """Return log E exp(t χ_d), elementwise in t.
 
-    The tilted density is log-concave with curvature at least 1: all but 1e-21 of it lies within ten
-    units of its peak.
+    Under p_θ = N(θ, I_d) the norm of the gradient is χ_d. The tilted density is log-concave with
+    curvature at least 1: all but 1e-21 of its mass lies within ten units of its peak.
     """
     t = np.asarray(t, dtype=float)[..., None]
     root = np.sqrt(t**2 + 4 * (dim - 1))
-    other = 2 * (dim - 1) / np.maximum(root - t, 1e-300)  # the same, without cancellation at t < 0
-    peak = np.where(t > 0, (t + root) / 2, other)  # of t r + (d−1) log r − r²/2
+    # The peak of t r + (d−1) log r − r²/2 is (t + root)/2; for t < 0 without cancellation:
+    peak_below_0 = 2 * (dim - 1) / np.maximum(root - t, 1e-300)
+    peak = np.where(t > 0, (t + root) / 2, peak_below_0)
     low = np.maximum(0.0, peak - 10)
+    width = peak + 10 - low
     node, weight = np.polynomial.legendre.leggauss(160)
-    r = low + (peak + 10 - low) * (node + 1) / 2
-    return special.logsumexp(
-        t * r + stats.chi.logpdf(r, dim), b=weight * (peak + 10 - low) / 2, axis=-1
-    )
+    r = low + width * (node + 1) / 2
+    log_integrand = t * r + stats.chi.logpdf(r, dim)
+    return special.logsumexp(log_integrand, b=weight * width / 2, axis=-1)
 
 
 def strongly_log_concave(
     dim: int, sigma: float, level: float, variance: float = 1.0, eta: float | None = None
 ) -> float:
-    """The theorem's bound on β for y ~ N(θ, variance · I_d), whose gradients have norm
-    χ_d/√variance, capped at 1; η is 1/variance by default.
+    """Return the theorem's bound on β for y ~ N(θ, variance · I_d), capped at 1.
+
+    The gradients have norm χ_d/√variance; η is 1/variance by default.
     """
     tau = threshold(level)
-    growth = np.log1p((1 / variance if eta is None else eta) * sigma**2)
+    eta = 1 / variance if eta is None else eta
+    growth = np.log1p(eta * sigma**2)
     return _capped(
         -dim / 2 * growth
         + stats.norm.logcdf(tau * np.exp(growth / 2))
@@ -123,36 +134,48 @@ def strongly_log_concave(
 def large_noise_limit(
     model: LinearSoftmax, scale: float, level: float, unit_noise: Keys
 ) -> tuple[float, float, float]:
-    """Display "extreme_case": β = P(sup_y ⟨Z, ∇⟩ ≤ τR/r) as σ → ∞. What holds is β ≤ P(sup_y ⟨Z, ∇⟩
-    ≤ τR). Both, and the exact β.
+    """Return the limit of β as σ → ∞: as printed, corrected, and exact.
 
-    Features ``scale`` times as long, with θ divided by as much, are the same model. But in the
-    printed event they scale the left side alone.
+    The display "extreme_case" prints β = P(sup_y ⟨Z, ∇⟩ ≤ τR/r). What holds is
+    β ≤ P(sup_y ⟨Z, ∇⟩ ≤ τR). If the features are multiplied by ``scale`` and θ is divided by it,
+    the model is the same, but only the left side of the printed event is scaled.
     """
     model = LinearSoftmax(model.theta / scale, model.features * scale)
-    largest = (unit_noise @ model.gradients.T).max(axis=1)
-    tau, big, small = threshold(level), model.grad_norms.max(), model.grad_norms.min()
-    as_printed, repaired = ((largest <= end).mean() for end in (tau * big / small, tau * big))
-    return as_printed, repaired, 1 - softmax.power_limit(model, level, unit_noise)
+    largest = (unit_noise @ model.gradients.T).max(axis=1)  # sup_y ⟨Z, ∇⟩ of each key
+    tau = threshold(level)
+    R = model.grad_norms.max()
+    r = model.grad_norms.min()
+    as_printed = (largest <= tau * R / r).mean()
+    corrected = (largest <= tau * R).mean()
+    exact = 1 - softmax.power_limit(model, level, unit_noise)
+    return as_printed, corrected, exact
 
 
 def printed(rich: LinearSoftmax, n_keys: int = 1024, seed: int = 0) -> pd.DataFrame:
-    """Where a printed statement is not what its proof gives: ``where``, what the numbers are
-    (``quantity``), ``printed``, ``exact``. The proofs' ideas hold in every case; what is listed is
-    a factor, a sign, a logarithm or a range.
+    """List the printed statements that differ from what their proofs show.
 
-    * Lemma "gaussian_details", ψ ≳ σ²√d/√(1+σ²): but ψ ≤ ‖ξ‖/σ, about √d whatever σ is. Its second
-      claim is power 1−β, here .99, once σ√d ≳ √log(1/min(α, β)): at d = 1 the power tends to 2α;
-      σ√d/√(1+σ²) must be large.
-    * After "extreme_case": P(‖Z‖ ≤ τR/r) ≤ exp(−dr/16R) once 2√log(1/α) ≤ √(dr/2R). It takes
-      (R/r)², not R/r: 2√log(1/α) ≤ √(d/2) r/R gives P(‖Z‖ ≤ τR/r) ≤ P(χ²_d ≤ d/2) ≤ exp(−d/16).
-    * Corollary "alt2": its bound on β does not contain the level (τ was lost between two lines of
-      the proof), yet β → 1 as α → 0.
-    * Before theorem "main_sc": N(θ, Σ) is η-strongly log-concave with η = λ_min(Σ). It is
-      λ_min(Σ⁻¹). Rescaled, Σ = 4I is the Gaussian example at σ/2.
+    The ideas of the proofs hold in every case; the differences are a factor, a sign, a logarithm or
+    a range.
+
+    * Lemma "gaussian_details" prints ψ ≳ σ²√d/√(1+σ²). But ψ ≤ ‖ξ‖/σ, which is about √d for every
+      σ. Its second claim is a power of 1−β, here .99, once σ√d ≳ √log(1/min(α, β)). But at d = 1
+      the power tends to 2α; the condition must be that σ√d/√(1+σ²) is large.
+    * After "extreme_case", P(‖Z‖ ≤ τR/r) ≤ exp(−dr/16R) is claimed once 2√log(1/α) ≤ √(dr/2R). The
+      condition needs (R/r)², not R/r: 2√log(1/α) ≤ √(d/2) r/R gives
+      P(‖Z‖ ≤ τR/r) ≤ P(χ²_d ≤ d/2) ≤ exp(−d/16).
+    * Corollary "alt2": the bound on β does not contain the level, because τ is lost between two
+      lines of the proof. But β → 1 as α → 0.
+    * Before theorem "main_sc", N(θ, Σ) is called η-strongly log-concave with η = λ_min(Σ). Correct
+      is λ_min(Σ⁻¹). Rescaled, Σ = 4I is the Gaussian example at σ/2.
+
+    Returns:
+        One row per statement: ``where`` it is, the ``quantity``, its ``printed`` and its ``exact``
+        value.
     """
-    keys, keys_2 = (softmax.unit_noises(dim, n_keys, seed) for dim in (len(rich.theta), 2))
-    spread, level = 10.0, 1e-10  # R/r and α after "extreme_case"
+    keys = softmax.unit_noises(len(rich.theta), n_keys, seed)
+    keys_2 = softmax.unit_noises(2, n_keys, seed)
+    spread = 10.0  # R/r after "extreme_case"
+    level = 1e-10  # α there
     dim = int(np.ceil(8 * np.log(1 / level) * spread))
     model = softmax.random_model(60, 2, seed=seed)
     limit, _, exact_limit = large_noise_limit(model, 4.0, 0.05, keys_2)

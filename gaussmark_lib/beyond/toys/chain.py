@@ -1,23 +1,23 @@
-"""From the likelihood ratio to ψ, one approximation at a time, and what each step costs (paper,
+"""From the likelihood ratio to ψ, one approximation at a time, and the cost of each step (paper,
 Sec. 3.1).
 
-The alternative draws a key ξ ~ ν and a text y ~ p_{θ+ξ}; a null draws an independent text, ν ⊗ μ.
-The mixture m(y) = E_ξ p_{θ+ξ}(y) is the nearest null, at the mutual information of key and text
-(paper, Prop. "closest_measure").
+The alternative draws a key ξ ~ ν and a text y ~ p_{θ+ξ}. A null draws the text independently of the
+key: ν ⊗ μ. The mixture m(y) = E_ξ p_{θ+ξ}(y) is the closest null; its distance is the mutual
+information of key and text (paper, Prop. "closest_measure").
 
 With g = ∇ log p_θ(y) the statistics are, for a key ξ and a text y,
 
     ratio       log p_{θ+ξ}(y) − log m(y)
     linearised  ⟨ξ, g⟩ − σ²‖g‖²/2                           both logarithms to first order in ξ
-    inner       ⟨ξ, g⟩                                      the quadratic term dropped
+    inner       ⟨ξ, g⟩                                      without the quadratic term
     psi         ⟨ξ, g⟩ / (σ‖g‖)                             N(0, 1) over keys, whatever the text
 
-A threshold can keep a level for two nulls. *Model text*: y ~ m. *Any text*: y from any
-distribution; then the level must hold for each y on its own, P_ξ(reject | y) ≤ α. The power Σ_y
-E_ξ[p_{θ+ξ}(y) 1{reject}] has one term per text, and by Neyman and Pearson each is largest if the
-keys with the α largest p_{θ+ξ}(y) are rejected. So the most powerful test for any text compares
-p_{θ+ξ}(y) with its own (1−α) quantile over keys. To first order in σ those keys are a half-space,
-and the test *is* ψ.
+A threshold can hold a level for two nulls. *Model text*: y ~ m. *Any text*: y from any
+distribution; then the level must hold for every single y, P_ξ(reject | y) ≤ α. The power
+Σ_y E_ξ[p_{θ+ξ}(y) 1{reject}] has one term per text. By Neyman and Pearson, each term is largest if
+the share α of keys with the largest p_{θ+ξ}(y) is rejected. So the most powerful test for any text
+compares p_{θ+ξ}(y) with the (1−α) quantile of p_{θ+ξ}(y) over keys. To first order in σ the
+rejected keys are a half-space, and the test *is* ψ.
 """
 
 import numpy as np
@@ -35,11 +35,12 @@ BEST_FOR_MODEL_TEXT = "likelihood ratio (most powerful)"
 
 
 def statistics(model: LinearSoftmax, sigma: float, unit_noise: Keys) -> dict[str, Table]:
-    """The four statistics above; the mixture is the mean over the given keys."""
-    log_p = model.log_p(sigma * unit_noise)
+    """Return the four statistics above; the mixture is the mean over the given keys."""
+    log_p = model.log_p(sigma * unit_noise)  # (keys, outcomes)
+    log_mixture = special.logsumexp(log_p, axis=0) - np.log(len(log_p))
     inner = sigma * unit_noise @ model.gradients.T
     return {
-        "ratio": log_p - (special.logsumexp(log_p, axis=0) - np.log(len(log_p))),
+        "ratio": log_p - log_mixture,
         "linearised": inner - sigma**2 * model.grad_norms**2 / 2,
         "inner": inner,
         "psi": model.psi(unit_noise),
@@ -47,8 +48,11 @@ def statistics(model: LinearSoftmax, sigma: float, unit_noise: Keys) -> dict[str
 
 
 def errors(model: LinearSoftmax, sigmas: list[float], unit_noise: Keys) -> pd.DataFrame:
-    """Root mean square, over keys and y ~ p_θ, of the inner product and of what each approximation
-    changes: ``sigma, step, rms`` (nats).
+    """Return the error of each approximation, and the size of the inner product.
+
+    Returns:
+        One row per σ and step: ``sigma``, ``step``, and ``rms``, the root mean square in nats over
+        keys and y ~ p_θ.
     """
     rows = []
     for sigma in sigmas:
@@ -59,34 +63,47 @@ def errors(model: LinearSoftmax, sigmas: list[float], unit_noise: Keys) -> pd.Da
             "error of dropping σ²‖g‖²/2": s["linearised"] - s["inner"],
             "both together": s["ratio"] - s["inner"],
         }
-        rows += [(sigma, name, np.sqrt((x**2 @ model.base_p).mean())) for name, x in steps.items()]
+        for name, nats in steps.items():
+            mean_square = (nats**2 @ model.base_p).mean()
+            rows.append((sigma, name, np.sqrt(mean_square)))
     return pd.DataFrame(rows, columns=["sigma", "step", "rms"])
 
 
 def reject_per_text(statistic: Table, level: float) -> Rejected:
-    """Each text has its own threshold, which ⌊level · keys⌋ keys exceed (fewer if there are ties):
-    holds the level for any text.
+    """Return which keys reject each text, with a threshold per text: the level holds for any text.
+
+    ⌊level · keys⌋ keys exceed the threshold, or fewer if there are ties.
     """
-    last = len(statistic) - 1 - int(level * len(statistic))
-    return statistic > np.partition(statistic, last, axis=0)[last]
+    n_keys = len(statistic)
+    last = n_keys - 1 - int(level * n_keys)  # the rank of the threshold
+    thresholds = np.partition(statistic, last, axis=0)[last]  # one per text
+    return statistic > thresholds
 
 
 def reject_model_text(
     statistic: Table, level: float, mixture: Float[np.ndarray, " outcomes"]
 ) -> Rejected:
-    """One threshold, at which the largest values hold the level when y ~ mixture, and only then."""
-    order = np.argsort(statistic, axis=None)[::-1]
-    null = np.broadcast_to(mixture / len(statistic), statistic.shape).ravel()[order]
+    """Return which keys reject each text, with one threshold.
+
+    The level holds if y ~ mixture, and only then.
+    """
+    order = np.argsort(statistic, axis=None)[::-1]  # of all pairs of a key and a text
+    probabilities = np.broadcast_to(mixture / len(statistic), statistic.shape)
+    null = probabilities.ravel()[order]
+    within_level = np.cumsum(null) <= level
     rejected = np.zeros(statistic.size, dtype=bool)
-    rejected[order[np.cumsum(null) <= level]] = True
+    rejected[order[within_level]] = True
     return rejected.reshape(statistic.shape)
 
 
 def powers(
     model: LinearSoftmax, sigmas: list[float], level: float, unit_noise: Keys
 ) -> pd.DataFrame:
-    """Each test's exact power over the given keys: ``sigma``, ``null`` (for which the level holds:
-    "any text", "model text"), ``test, power``.
+    """Return the exact power of each test over the given keys.
+
+    Returns:
+        One row per σ and test: ``sigma``; ``null``, for which the level holds ("any text" or "model
+        text"); ``test``; ``power``.
     """
     rows = []
     for sigma in sigmas:
@@ -99,8 +116,7 @@ def powers(
             ("model text", BEST_FOR_MODEL_TEXT): reject_model_text(s["ratio"], level, mixture),
             ("model text", "inner product"): reject_model_text(s["inner"], level, mixture),
         }
-        rows += [
-            (sigma, null, test, (likelihood * reject).sum(axis=1).mean())
-            for (null, test), reject in rejected.items()
-        ]
+        for (null, test), is_rejected in rejected.items():
+            of_keys = (likelihood * is_rejected).sum(axis=1)
+            rows.append((sigma, null, test, of_keys.mean()))
     return pd.DataFrame(rows, columns=["sigma", "null", "test", "power"])

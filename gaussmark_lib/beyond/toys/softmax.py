@@ -1,5 +1,6 @@
-"""The linear softmax model, enumerated: p_θ(y) = exp⟨θ, φ(y)⟩ / Σ_y' exp⟨θ, φ(y')⟩ over a small set
-of outcomes (paper, Def. "linear_softmax").
+"""The linear softmax model over a small set of outcomes (paper, Def. "linear_softmax"):
+
+    p_θ(y) = exp⟨θ, φ(y)⟩ / Σ_y' exp⟨θ, φ(y')⟩
 
 Adding ξ to θ tilts the model exponentially (paper, Lemma "radonnikodym_softmax"):
 
@@ -9,7 +10,7 @@ and the test at level α misses with probability (paper, Prop. "softmax_power_ad
 
     β = E_{y ~ p_θ, ξ}[γ(y, ξ) 1{ψ(y, ξ) ≤ τ}],     τ = Φ⁻¹(1 − α).
 
-Over y this is summed; over ξ it is averaged over given keys.
+The mean over y is an exact sum, the mean over ξ an average over given keys.
 """
 
 from dataclasses import dataclass
@@ -33,13 +34,15 @@ class LinearSoftmax:
     features: Float[np.ndarray, "outcomes d"]
 
     def log_p(self, noise: Keys) -> Table:
-        """log p_{θ+ξ}(y), nats."""
-        return special.log_softmax((self.theta + noise) @ self.features.T, axis=1)
+        """Return log p_{θ+ξ}(y) in nats."""
+        logits = (self.theta + noise) @ self.features.T  # (keys, outcomes)
+        return special.log_softmax(logits, axis=1)
 
     @cached_property
     def base_p(self) -> Float[np.ndarray, " outcomes"]:
-        """p_θ."""
-        return np.exp(self.log_p(np.zeros((1, len(self.theta))))[0])
+        """p_θ(y)."""
+        no_noise = np.zeros((1, len(self.theta)))
+        return np.exp(self.log_p(no_noise)[0])
 
     @cached_property
     def gradients(self) -> Float[np.ndarray, "outcomes d"]:
@@ -53,37 +56,44 @@ class LinearSoftmax:
 
     @property
     def entropy(self) -> float:
-        """−Σ_y p_θ(y) log p_θ(y), nats."""
+        """−Σ_y p_θ(y) log p_θ(y), in nats."""
         return float(special.entr(self.base_p).sum())
 
     def psi(self, unit_noise: Keys) -> Table:
-        """ψ(y, ξ) = ⟨ξ, ∇⟩/(σ‖∇‖) for ξ = σ · unit_noise; σ cancels."""
-        return unit_noise @ (self.gradients / self.grad_norms[:, None]).T
+        """Return ψ(y, ξ) = ⟨ξ, ∇⟩/(σ‖∇‖) for ξ = σ · unit_noise; σ cancels."""
+        unit_gradients = self.gradients / self.grad_norms[:, None]
+        return unit_noise @ unit_gradients.T
 
     def tilt(self, noise: Keys) -> Table:
-        """γ(y, ξ), by the right-hand side of the identity above."""
-        inner = noise @ self.gradients.T
-        return np.exp(inner - special.logsumexp(inner, axis=1, b=self.base_p, keepdims=True))
+        """Return γ(y, ξ), by the right-hand side of the identity above."""
+        inner = noise @ self.gradients.T  # (keys, outcomes)
+        log_mean = special.logsumexp(inner, axis=1, b=self.base_p, keepdims=True)
+        return np.exp(inner - log_mean)
 
 
 def random_model(
     n_outcomes: int, dim: int, temperature: float = 1.0, seed: int = 0
 ) -> LinearSoftmax:
-    """Features in random directions with lengths uniform on [0.5, 1.5]; θ is standard normal,
-    divided by the temperature.
+    """Draw a model: features in random directions with lengths uniform on [0.5, 1.5].
+
+    θ is standard normal, divided by the temperature.
     """
     rng = np.random.default_rng([seed, 1])  # not the stream of the keys with this seed
     directions = rng.standard_normal((n_outcomes, dim))
     lengths = rng.uniform(0.5, 1.5, size=(n_outcomes, 1))
     features = lengths * directions / np.linalg.norm(directions, axis=1, keepdims=True)
-    return LinearSoftmax(rng.standard_normal(dim) / temperature, features)
+    theta = rng.standard_normal(dim) / temperature
+    return LinearSoftmax(theta, features)
 
 
 def unit_noises(dim: int, n: int, seed: int) -> Keys:
-    """n points spread like N(0, I_d), n a power of 2: a scrambled Sobol net, whose averages
-    converge fast, and its mirror image, which makes odd moments vanish exactly.
+    """Return n points that are spread like N(0, I_d); n is a power of 2.
+
+    Half of them are a scrambled Sobol net, whose averages converge fast. The other half is its
+    mirror image, so that odd moments vanish exactly.
     """
-    net = stats.qmc.MultivariateNormalQMC(np.zeros(dim), rng=np.random.default_rng([seed, 2]))
+    rng = np.random.default_rng([seed, 2])
+    net = stats.qmc.MultivariateNormalQMC(np.zeros(dim), rng=rng)
     half = net.random(n // 2)
     return np.concatenate([half, -half])
 
@@ -91,21 +101,26 @@ def unit_noises(dim: int, n: int, seed: int) -> Keys:
 def simulate_psi(
     model: LinearSoftmax, sigma: float, n: int, seed: int, watermarked: bool = True
 ) -> Float[np.ndarray, " n"]:
-    """ψ of n pairs: a key each, then an outcome from p_{θ+ξ} (or from p_θ, ignoring the key)."""
+    """Simulate ψ of n pairs: a key, then an outcome from p_{θ+ξ}, or from p_θ without the key."""
     rng = np.random.default_rng([seed, 3])
     unit_noise = rng.standard_normal((n, len(model.theta)))
-    log_p = model.log_p(sigma * watermarked * unit_noise)
+    noise = sigma * unit_noise if watermarked else np.zeros_like(unit_noise)
+    log_p = model.log_p(noise)
     outcome = (log_p + rng.gumbel(size=log_p.shape)).argmax(axis=1)  # one draw from each row
-    return np.einsum("nd,nd->n", unit_noise, model.gradients[outcome]) / model.grad_norms[outcome]
+    inner = np.einsum("nd,nd->n", unit_noise, model.gradients[outcome])
+    return inner / model.grad_norms[outcome]
 
 
 def power(model: LinearSoftmax, sigma: float, level: float, unit_noise: Keys) -> float:
-    """1 − β, with β as the proposition writes it."""
-    missed = model.psi(unit_noise) <= threshold(level)
-    return 1 - float((model.tilt(sigma * unit_noise) * missed @ model.base_p).mean())
+    """Return 1 − β, with β as in the proposition."""
+    is_missed = model.psi(unit_noise) <= threshold(level)
+    tilt = model.tilt(sigma * unit_noise)
+    beta_of_keys = (tilt * is_missed) @ model.base_p
+    return 1 - float(beta_of_keys.mean())
 
 
 def power_limit(model: LinearSoftmax, level: float, unit_noise: Keys) -> float:
-    """The power as σ → ∞: the text is argmax_y ⟨ξ, ∇ log p_θ(y)⟩ for certain."""
-    best = (unit_noise @ model.gradients.T).argmax(axis=1)
-    return float((model.psi(unit_noise)[np.arange(len(best)), best] > threshold(level)).mean())
+    """Return the power as σ → ∞, where the text is always argmax_y ⟨ξ, ∇ log p_θ(y)⟩."""
+    outcome = (unit_noise @ model.gradients.T).argmax(axis=1)  # of each key
+    psi = model.psi(unit_noise)[np.arange(len(outcome)), outcome]
+    return float((psi > threshold(level)).mean())

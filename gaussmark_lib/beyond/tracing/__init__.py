@@ -1,18 +1,19 @@
-"""Whose text: which of many users, whether several texts have one author, and which span of a long
-text is marked.
+"""Whose text is it? Which of many users wrote a text, whether several texts have the same author,
+and which span of a long text is watermarked.
 
-All three are readings of one law: with z = ξ/σ ~ N(0, I), inner products of z with gradients that
-do not depend on the key are jointly Gaussian, with a covariance that needs no key.
+All answers follow from the same law: with z = ξ/σ ~ N(0, I), inner products of z with gradients
+that do not depend on the key are jointly Gaussian, and their covariance can be computed without the
+key.
 
-===============  ============================================================
-``codebook``     a key a user, all from one master key: codes over a few base noises
-``attribution``  the user whose key a text leans to, with an exact p-value over all users
-``authors``      several texts as one: the test of their summed gradient
-``versions``     one text in several versions: exact for the largest ψ of them
-``spans``        the span of a long text that leans most to a key, exact over all spans
-===============  ============================================================
+===============  =================================================================================
+``codebook``     a key for each user, all from one master key: codes over a few base noises
+``attribution``  the user with the largest ψ, with an exact p-value over all users
+``authors``      one test of several texts, by their summed gradient
+``versions``     one test of several versions of a text, by the largest ψ
+``spans``        the span of a long text with the largest ψ, with an exact p-value over all spans
+===============  =================================================================================
 
-A new reading is a file here that is exact over the draw of the keys, and exported below.
+A new test is a file here that is exact over the draw of the keys, and is exported below.
 """
 
 from gaussmark_lib.beyond.tracing.attribution import attribute, capacity, family_p, share_right

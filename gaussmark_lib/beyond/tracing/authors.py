@@ -1,15 +1,15 @@
-"""Several texts as one: whether one author, with one key, wrote them.
+"""One test of several texts: did one author, with one key, write them?
 
     ψ = ⟨ξ, Σ_i G_i⟩ / (σ‖Σ_i G_i‖)
 
-The sum of log-likelihoods has the sum of the gradients, so this is the test of one long text: N(0,
-1) for any texts that do not depend on the key, whatever they have in common. Adding up their ψ
-instead, or their p-values, takes them for independent, which they are not under one key. Where the
-texts are marked, the mean of ψ is about σ‖Σ_i G_i‖: √n times that of one text, if there are n of
-one length and their gradients are orthogonal.
+A sum of log-likelihoods has the sum of the gradients, so this is the test of a single long text. ψ
+is N(0, 1) for any texts that do not depend on the key, whatever they have in common. To add
+up their ψ instead, or their p-values, would treat the texts as independent, which they are not
+under one key. For watermarked texts, the mean of ψ is about σ‖Σ_i G_i‖. For n texts of the same
+length with orthogonal gradients, this is √n times that of one text.
 
-So is a text that is longer than the model's context tested: in windows that fit, each token scored
-once. Which tokens stand before it changes the power only.
+A text that is longer than the model's context is tested in the same way: in windows that fit, with
+each token scored once. The tokens before a window affect only the power.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Ids, Texts
 from gaussmark_lib.weights import Watermark
 
-# a further window begins with the last context/4 tokens before it, which are not scored again
+# The last context/4 tokens of a window are the prompt of the next window, and not scored again.
 BEFORE = 4
 
 
@@ -40,12 +40,13 @@ def author(
     dtype: str | torch.dtype | None = None,
     batch_size: int = 8,
 ) -> pd.DataFrame:
-    """Tests all texts together against each key; arguments and errors are those of ``score.score``,
-    with one function as ``token_weights``.
+    """Test all texts together against each key.
+
+    Arguments and errors are those of ``score.score``, with one function as ``token_weights``.
 
     Returns:
-        One row per key: ``n_texts`` and ``score.score``'s columns but ``text``; ``grad_norm``,
-        ``log_lik`` and ``n_tokens`` are of all texts together.
+        One row per key: ``n_texts``, and the columns of ``score.score`` without ``text``.
+        ``grad_norm``, ``log_lik`` and ``n_tokens`` are those of all texts together.
     """
     wm, keys = perturb.ready(model, wm, keys)
     pairs = wm.reader.pairs(prompts, responses)
@@ -54,43 +55,57 @@ def author(
     total = summed(gradients)
     tested = [(total, score.psi([total], wm, keys)[0])]
     rows = score.table(tested, [[key.key_id for key in keys]])
-    rows = rows.drop(columns="text")
+    rows = rows.drop(columns="text")  # there is only one
     rows.insert(0, "n_texts", len(pairs))
     return rows
 
 
 def summed(gradients: Iterable[TextGradient]) -> TextGradient:
-    """The gradient of several texts' summed log-likelihood, as that of one text."""
-    total, log_lik, n_tokens = None, 0.0, 0
-    for one in gradients:
-        _ = one.norm  # refuses a gradient that is zero or not finite
-        total = one.G.clone() if total is None else total.add_(one.G)
-        log_lik, n_tokens = log_lik + one.log_lik, n_tokens + one.n_tokens
+    """Return the gradient of the summed log-likelihood of several texts, as if of one text."""
+    total = None  # Σ G
+    log_lik = 0.0
+    n_tokens = 0
+    for gradient in gradients:
+        _ = gradient.norm  # refuses a gradient that is zero or not finite
+        if total is None:
+            total = gradient.G.clone()
+        else:
+            total.add_(gradient.G)
+        log_lik += gradient.log_lik
+        n_tokens += gradient.n_tokens
     if total is None:
-        raise InvalidTextError("expected at least one text's gradient, got none")
+        raise InvalidTextError("expected the gradient of at least one text, got no gradient")
     return TextGradient(0, [total], [1.0], 0.0, log_lik, n_tokens)
 
 
 def windows(
     model: PreTrainedModel, prompt: Ids, response: Ids
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts and responses for ``tracing.author``: together the whole response, in one window
-    where the context has room for it.
+    """Cut a response into windows that fit into the model's context.
+
+    A response that fits is one window.
+
+    Returns:
+        Prompts and responses for ``tracing.author``; the responses together are the whole response.
 
     Raises:
-        InvalidTextError: no token to score, ids that the model does not have, or a prompt that
-            leaves no room for a token.
+        InvalidTextError: if there is no token to score, the model does not have the ids, or the
+            prompt fills the context.
     """
     reader = tokens.Reader(model)
-    before = reader.prompt(prompt, n=1)
-    rest = reader.ids(response, "text 0")
-    if not rest:
+    window_prompt = reader.prompt(prompt, n=1)
+    unscored = reader.ids(response, "text 0")
+    if not unscored:
         raise InvalidTextError("expected at least one token to score, got none")
-    context = reader.context or len(before) + len(rest)
-    prompts, responses = [], []
-    while rest:
-        n = context - len(before)
-        prompts.append(before)
-        responses.append(rest[:n])
-        before, rest = (before + rest[:n])[-max(1, context // BEFORE) :], rest[n:]
+    context = reader.context or len(window_prompt) + len(unscored)
+    n_overlap = max(1, context // BEFORE)
+    prompts = []
+    responses = []
+    while unscored:
+        n = context - len(window_prompt)
+        window = unscored[:n]
+        prompts.append(window_prompt)
+        responses.append(window)
+        window_prompt = (window_prompt + window)[-n_overlap:]
+        unscored = unscored[n:]
     return prompts, responses

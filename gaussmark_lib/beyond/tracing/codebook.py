@@ -1,14 +1,14 @@
-"""A key for each of many users, from one master key.
+"""Keys for many users, all from one master key.
 
     z_u = Σ_j c_uj z_j,    ‖c_u‖ = 1,    j = 1 … m
 
 The m base noises z_j ~ N(0, I) come from sub-secrets of the master key, and so do the codes c_u,
-uniform on the sphere of R^m. A unit code makes z_u exactly N(0, I): to everybody else, a user's
-noise σz_u is a key's like any other. To the owner of the master key, the ψ of all users follow from
-m inner products, ψ_u = Σ_j c_uj ⟨z_j, G⟩/‖G‖, where independent keys would need as many as there
-are users.
+uniform on the sphere of R^m. Since codes have length 1, z_u is exactly N(0, I): without the master
+key, a user's noise σz_u looks like that of any key. With the master key, the ψ of all users follow
+from m inner products, ψ_u = Σ_j c_uj ⟨z_j, G⟩/‖G‖. Independent keys would need one inner product
+per user.
 
-A user's noise does not depend on how many users there are, so a codebook can grow.
+A user's noise does not depend on the number of users, so a codebook can grow.
 """
 
 import json
@@ -25,24 +25,25 @@ from gaussmark_lib.engine.stream import standard_normal
 from gaussmark_lib.errors import GaussMarkError, KeyFileError, kind, require_int, shown
 from gaussmark_lib.keys import Key, listed
 
-GROUP = 256  # users whose codes are drawn together
+GROUP = 256  # users whose codes are drawn at once
 FORMAT = "gaussmark codebook 1"
-MOST_USERS, MOST_BASE = 10**9, 1 << 16  # beyond them, one text takes hours
+MOST_USERS = 10**9  # with more users, one text takes hours
+MOST_BASE = 1 << 16  # likewise
 MOST_CHARACTERS = 10_000  # of a codebook's file
 
 
 class Codebook:
-    """N users' keys over m base noises, all from one master key.
+    """The keys of N users over m base noises, all from one master key.
 
     Args:
         key: the master key. If it is bound, the users' keys are for the same use.
-        n_users: N ≥ 1; more users later change nothing for those that there are.
-        n_base: m ≥ 2. A text of this ψ carries (m/2)·ln(1 + ψ²/m) nats (``tracing.capacity``), and
-            a name is ln N. The share named rightly goes from 0 to 1 about where the two are equal,
-            at finite N over a wide range of ψ: ``tracing.share_right`` says what it is.
+        n_users: N ≥ 1; it can be increased later without any change for present users.
+        n_base: m ≥ 2. A text with a given ψ carries (m/2)·ln(1 + ψ²/m) nats (``tracing.capacity``),
+            and a name takes ln N nats. The share of correct names goes from 0 to 1 about where the
+            two are equal, at finite N over a wide range of ψ (``tracing.share_right``).
 
     Raises:
-        GaussMarkError: a number out of its range, or something else than a key.
+        GaussMarkError: if a number is out of its range, or ``key`` is not a master key.
 
     >>> Codebook(Key.from_seed(7), n_users=100_000).key(99_999)
     UserKey(key_id='bc28f682', user=99999, unbound)
@@ -68,46 +69,51 @@ class Codebook:
         )
 
     def key(self, user: int) -> "UserKey":
-        """The key of a user, 0 ≤ user < N, which works wherever a key does. It contains the master
-        secret: it is never handed out.
+        """Return the key of a user, 0 ≤ user < N, which works wherever a key does.
+
+        It contains the master secret: never give it to the user.
         """
-        binding = self.master.binding and self.master.binding.model_copy(
-            update={"noise_sha256": None}
-        )
-        secret = self.master.derived(
-            f"codebook user {self._checked(user)} of {self.n_base} base noises"
-        )[:16]
+        binding = self.master.binding
+        if binding:  # the master key has another noise
+            binding = binding.model_copy(update={"noise_sha256": None})
+        purpose = f"codebook user {self._checked(user)} of {self.n_base} base noises"
+        secret = self.master.derived(purpose)[:16]
         return UserKey(secret, binding, user=int(user), book=self)
 
     def code(self, user: int) -> Float[np.ndarray, " m"]:
-        """c_u, a unit vector."""
-        return self._group(self._checked(user) // GROUP)[user % GROUP]
+        """Return c_u, a unit vector."""
+        number = self._checked(user) // GROUP
+        return self._group(number)[user % GROUP]
 
     def codes(self) -> Iterator[tuple[int, Float[np.ndarray, "users m"]]]:
-        """All codes in groups of consecutive users, each with the number of its first user: never
-        more than one group in memory.
+        """Yield all codes in groups of consecutive users, with the number of the first user.
+
+        Memory holds one group at a time.
         """
         for first in range(0, self.n_users, GROUP):
             yield first, self._group(first // GROUP)[: self.n_users - first]
 
     def base(self, j: int, n: int) -> Float[np.ndarray, " n"]:
-        """The first n numbers of base noise z_j."""
+        """Return the first n numbers of base noise z_j."""
         return standard_normal(self._seed(f"base noise {j}"), n)
 
     def normals(self, users: Sequence[int], n: int) -> Float[np.ndarray, "users n"]:
-        """Σ_j c_uj z_j of each user, in one pass over the base noises and added in this order: the
-        same bits on every machine.
+        """Return Σ_j c_uj z_j of each user, in one pass over the base noises.
+
+        The order of summation is fixed, so that every machine computes the same bits.
         """
         total = np.zeros((len(users), n))
-        for j, weights in enumerate(np.stack([self.code(user) for user in users], axis=1)):
+        codes = np.stack([self.code(user) for user in users], axis=1)  # (m, users)
+        for j, weights in enumerate(codes):
             base = self.base(j, n)
             for row, weight in zip(total, weights, strict=True):
                 row += weight * base
         return total
 
     def save(self, path: str | Path) -> Path:
-        """Writes what the codebook is apart from its master key, which has a file of its own
-        (``Key.save``). There is no secret in it.
+        """Write the codebook without its master key, which has its own file (``Key.save``).
+
+        The file contains no secret.
         """
         path = files.as_path(path, "cannot write the codebook", KeyFileError)
         try:
@@ -122,15 +128,22 @@ class Codebook:
 
     @property
     def _content(self) -> dict[str, str | int]:
-        numbers = {"n_users": self.n_users, "n_base": self.n_base}
-        return {"format": FORMAT, "key_id": self.master.key_id, **numbers}
+        return {
+            "format": FORMAT,
+            "key_id": self.master.key_id,
+            "n_users": self.n_users,
+            "n_base": self.n_base,
+        }
 
     @classmethod
     def load(cls, path: str | Path, key: Key) -> "Codebook":
-        """The codebook of a file and its master key. KeyFileError if it is none, or
-        another key's.
+        """Read a codebook from its file and its master key.
+
+        Raises:
+            KeyFileError: if the file is not a codebook, or belongs to another key.
         """
-        path, [key] = files.as_path(path, "cannot read the codebook", KeyFileError), listed([key])
+        path = files.as_path(path, "cannot read the codebook", KeyFileError)
+        [key] = listed([key])
         try:
             with open(path, encoding="utf-8", opener=files.opener) as file:
                 content = json.loads(file.read(MOST_CHARACTERS))
@@ -139,7 +152,7 @@ class Codebook:
             raise KeyFileError(f"cannot read the codebook {path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise KeyFileError(
-                f"{path}: expected a codebook as Codebook.save writes it, got {shown(str(error))}"
+                f"{path}: expected a codebook written by Codebook.save, got {shown(str(error))}"
             ) from None
         if content != book._content:
             raise KeyFileError(
@@ -149,11 +162,10 @@ class Codebook:
         return book
 
     def _group(self, number: int) -> Float[np.ndarray, "users m"]:
-        """Codes of ``GROUP`` users: normal numbers over their length. A running sum has the
-        same bits on every machine.
-        """
+        """The codes of ``GROUP`` users: vectors of normal numbers, scaled to length 1."""
         seed = self._seed(f"codes {number} of {self.n_base} base noises")
         codes = standard_normal(seed, GROUP * self.n_base).reshape(GROUP, -1)
+        # A running sum has the same bits on every machine; ``sum`` adds in its own order.
         squares = np.cumsum(codes * codes, axis=1)[:, -1]
         return codes / np.sqrt(squares)[:, None]
 
@@ -162,14 +174,15 @@ class Codebook:
 
     def _checked(self, user: int) -> int:
         most = self.n_users - 1
-        show = shown if isinstance(user, int) else kind  # anything else may be a secret
+        show = shown if isinstance(user, int) else kind  # another value may be a secret
         return require_int(user, "user", GaussMarkError, least=0, most=most, show=show)
 
 
 @dataclass(frozen=True, repr=False)
 class UserKey(Key):
-    """The key of one user of a codebook, made by :meth:`Codebook.key`. Its ``secret`` names it; its
-    noise needs the master secret, in ``book``.
+    """The key of one user of a codebook, made by :meth:`Codebook.key`.
+
+    Its ``secret`` only identifies it; its noise needs the master secret, in ``book``.
     """
 
     user: int = field(kw_only=True)
@@ -182,21 +195,21 @@ class UserKey(Key):
         dtype: type[np.floating] = np.float64,
         out: Float[np.ndarray, " n"] | None = None,
     ) -> Float[np.ndarray, " n"]:
-        """The first n numbers of scale·z_u, as ``Codebook.normals``."""
+        """Return the first n numbers of scale·z_u, as ``Codebook.normals`` gives them."""
         [z] = self.book.normals([self.user], n)
         out = np.empty(n, dtype) if out is None else out
         np.multiply(z, scale, out=out, casting="same_kind")
         return out
 
     def on_gpu(self, n: int, scale: float, device: torch.device) -> Float[torch.Tensor, " n"]:
-        """The same in float32, moved to a GPU."""
+        """Return the same numbers in float32 on a GPU."""
         return torch.from_numpy(self.normals(n, scale, np.float32)).to(device)
 
     def save(self, path: str | Path) -> Path:
-        """Refused: the file would hold the master secret."""
+        """Raise KeyFileError, because the file would hold the master secret."""
         raise KeyFileError(
             f"user {self.user}'s key contains the master secret and is not written to {path}:"
-            " expected the master key to be saved; Codebook.key makes this key from it again"
+            " save the master key, from which Codebook.key makes this key again"
         )
 
     def __repr__(self) -> str:

@@ -1,21 +1,22 @@
-"""Where in a long text a key's mark is: a scan over spans, with an exact p-value over all of them.
+"""Where in a long text is the watermark? A scan over spans, with an exact p-value over all spans.
 
-The response is cut into blocks of a few tokens, with gradients G_1 … G_B that add up to G. A span I
-of consecutive blocks has
+The response is cut into blocks of a few tokens, with gradients G_1 … G_B that add up to G. A span
+I of consecutive blocks has
 
     ψ_I = ⟨ξ, G_I⟩ / (σ‖G_I‖),    G_I = Σ_{b∈I} G_b
 
-and for a text that does not depend on the key all ψ_I are jointly N(0, R): R follows from the
-blocks' Gram matrix K_bc = ⟨G_b, G_c⟩, which needs no key. The p-value is P(max_I ψ_I ≥ t) under
-that law, for the largest ψ_I that was found. Bonferroni's bound, (number of spans)·(1 − Φ(t)),
-takes spans that share most of their blocks for strangers and is several times as large.
+For a text that does not depend on the key, all ψ_I are jointly N(0, R). R follows from the Gram
+matrix of the blocks, K_bc = ⟨G_b, G_c⟩, which does not depend on the key. The p-value is
+P(max_I ψ_I ≥ t) under this law, where t is the largest ψ_I of the text. Bonferroni's bound, (number
+of spans)·(1 − Φ(t)), ignores that spans share most of their blocks, and is several times as large.
 
 The probability is simulated by importance sampling (Owen, Maximov and Chertkov, Electron. J. Stat.
-13, 2019): choose a span at random, draw all ψ given that its own is at least t, and count how many
-are, S ≥ 1. Then B·mean(1/S), with Bonferroni's B = (number of spans)·(1 − Φ(t)), has the mean p at
-every t. Since 0 < 1/S ≤ 1, its relative standard deviation is at most √((B/p − 1)/n), with a B that
-may exceed 1: however small p is, where a plain simulation of n draws ends at 1/n. B/p is large, and
-the p rough, where spans are much the same, as in a text that repeats one token.
+13, 2019): choose a span at random, draw all ψ given that the ψ of this span is at least t, and
+count the number S ≥ 1 of spans whose ψ is at least t. With Bonferroni's B = (number of
+spans)·(1 − Φ(t)), which may exceed 1, the mean of B·mean(1/S) is p at every t. Since 0 < 1/S ≤ 1,
+its relative standard deviation is at most √((B/p − 1)/n) however small p is, while a plain
+simulation of n draws ends at 1/n. If spans have almost the same direction, as in a text that
+repeats one token, B/p is large and the p-value is rough.
 """
 
 import math
@@ -54,32 +55,35 @@ def scan(
     seed: int = 0,
     dtype: str | torch.dtype | None = None,
 ) -> pd.DataFrame:
-    """The span of each response that leans most to each key.
+    """Find the span of each response with the largest ψ, for each key.
 
     Args:
-        block: tokens per block; spans begin and end where blocks do. A block costs a backward pass
-            below the head, and memory for its gradient.
-        shortest, longest: of a span, in tokens; rounded up to whole blocks, the last of which may
-            be shorter. By default one block, and the whole text. Both the same: a fixed window.
-        n_draws: simulated draws behind a p-value. With 2,000 it is as good as exact; with 50, 6.4%
-            of texts have a p of at most .05.
-        seed: of these draws. A key's do not depend on the keys beside it.
+        block: tokens per block; spans begin and end at the ends of blocks. Each block costs a
+            backward pass below the head, and memory for its gradient.
+        shortest, longest: length of a span in tokens, rounded up to whole blocks; the last block
+            may be shorter. By default one block, and the whole text. Equal values give a fixed
+            window.
+        n_draws: simulated draws per p-value. With 2,000 the p-value is as good as exact; with 50,
+            6.4% of texts have a p-value of at most .05.
+        seed: of the draws. The draws for a key do not depend on the other keys.
 
     Returns:
-        One row per text and key: ``text, key_id``; the span, ``start`` ≤ token < ``end``; its
-        ``psi``; ``p_value``, exact over all spans; ``bonferroni``, the bound in its place;
-        ``whole_psi, whole_p`` of the whole text; ``n_tokens``.
+        One row per text and key: ``text``, ``key_id``; the span, ``start`` ≤ token < ``end``; its
+        ``psi``; ``p_value``, exact over all spans; ``bonferroni``, the upper bound on it;
+        ``whole_psi`` and ``whole_p`` of the whole text; ``n_tokens``.
 
     Raises:
-        errors as ``score.score``.
+        The errors of ``score.score``.
     """
     wm, keys = perturb.ready(model, wm, keys)
     rows: list[dict] = []
     for text, pair in wm.reader.pairs(prompts, responses).items():
-        ends = [*range(block, len(pair[1]), block), len(pair[1])]
-        least = math.ceil((shortest or block) / block)
-        most = math.ceil(longest / block) if longest else None
-        G, spans = of_blocks(pair, wm, ends, dtype=dtype), intervals(len(ends), least, most)
+        _, response = pair
+        ends = [*range(block, len(response), block), len(response)]
+        n_shortest = math.ceil((shortest or block) / block)
+        n_longest = math.ceil(longest / block) if longest else None
+        spans = intervals(len(ends), n_shortest, n_longest)
+        G = of_blocks(pair, wm, ends, dtype=dtype)
         rows += _rows(text, G, spans, ends, wm, keys, seed, n_draws)
     return pd.DataFrame(rows)
 
@@ -94,17 +98,23 @@ def _rows(
     seed: int,
     n_draws: int,
 ) -> Iterator[dict]:
+    """The rows of a text, one per key."""
     K = inner(G, G)
-    A, spans = loadings(K, spans) if np.isfinite(K).all() else (None, [])
-    if not len(spans):
+    is_finite = np.isfinite(K).all()
+    if is_finite:
+        A, spans = loadings(K, spans)
+    if not is_finite or not len(spans):
         raise DegenerateScoreError(
             f"text {text}: expected a gradient that is finite and not zero in some span, got none;"
             " score it in a wider dtype"
         )
     for key in keys:
-        products = inner(G, perturb.drawn(wm, [key])[0].flatten(1))[:, 0] / wm.sigma
+        [xi] = perturb.drawn(wm, [key])  # of the one weight: (1, d_out, d_in)
+        products = inner(G, xi.flatten(1))[:, 0] / wm.sigma  # ⟨ξ, G_b⟩/σ of each block
         psi = _sums(products, spans) / _norms(K, spans)
-        largest, (first, last) = psi.max(), spans[psi.argmax()]
+        largest = psi.max()
+        first, last = spans[psi.argmax()]
+        # A text's draws for a key are the same, whatever other texts and keys there are.
         rng = np.random.default_rng([seed, text, int(key.fingerprint, 16)])
         whole = products.sum() / np.sqrt(K.sum())
         yield {
@@ -124,37 +134,44 @@ def _rows(
 def of_blocks(
     pair: Pair, wm: PlacedWatermark, ends: Sequence[int], *, dtype: str | torch.dtype | None = None
 ) -> Float[Tensor, "blocks d"]:
-    """G_b (or PG_b where rank_dropped > 0) of the blocks of one response that end after these
-    tokens, each in row order: differences of the gradients of its beginnings.
+    """Return G_b of the blocks of a response, or PG_b if rank_dropped > 0.
+
+    Block b ends after ``ends[b]`` tokens. Its gradient is the difference of the gradients of two
+    beginnings of the response.
     """
-    blocks, before = [], 0.0
+    blocks = []
+    shorter = 0.0
     for beginning in of_pairs(wm, {0: pair}, lengths=ends, dtype=dtype):
-        blocks.append((beginning.G - before).flatten())
-        before = beginning.G
+        blocks.append((beginning.G - shorter).flatten())
+        shorter = beginning.G
     return torch.stack(blocks)
 
 
 def intervals(n_blocks: int, least: int = 1, most: int | None = None) -> Int[np.ndarray, "spans 2"]:
-    """All spans of ``least`` to ``most`` consecutive blocks, as first block and the one after the
-    last.
+    """Return all spans of ``least`` to ``most`` consecutive blocks.
+
+    A span is given by its first block and the block after its last.
 
     >>> intervals(3, least=2).tolist()
     [[0, 2], [0, 3], [1, 3]]
     """
     first, last = np.triu_indices(n_blocks)
     size = last + 1 - first
-    kept = (size >= min(least, n_blocks)) & (size <= (most or n_blocks))
-    return np.stack([first, last + 1], axis=1)[kept]
+    # A text of fewer than ``least`` blocks is one span.
+    is_allowed = (size >= min(least, n_blocks)) & (size <= (most or n_blocks))
+    return np.stack([first, last + 1], axis=1)[is_allowed]
 
 
 def loadings(
     K: Float[np.ndarray, "blocks blocks"], spans: Int[np.ndarray, "spans 2"]
 ) -> tuple[Float[np.ndarray, "kept rank"], Int[np.ndarray, "kept 2"]]:
-    """A with ψ = A·n for n ~ N(0, I), rows of length 1, and the spans it is for: those whose
-    gradient is zero but for rounding have no ψ.
+    """Return A with ψ = A·n for n ~ N(0, I), whose rows have length 1, and the spans of its rows.
+
+    Spans whose gradient is zero up to rounding have no ψ and are left out.
     """
     norms = _norms(K, spans)
-    spans = spans[norms > 1e-6 * np.sqrt(K.diagonal().max(initial=0))]
+    largest_block = np.sqrt(K.diagonal().max(initial=0))
+    spans = spans[norms > 1e-6 * largest_block]
     values, vectors = np.linalg.eigh(K)
     roots = vectors * np.sqrt(np.maximum(values, 0))
     A = _sums(roots, spans)
@@ -164,7 +181,7 @@ def loadings(
 def maximum_p(
     t: float, A: Float[np.ndarray, "spans rank"], rng: np.random.Generator, n_draws: int = N_DRAWS
 ) -> float:
-    """P(max A·n ≥ t) for n ~ N(0, I) and unit rows of A, by importance sampling as above.
+    """Return P(max A·n ≥ t) for n ~ N(0, I) and unit rows of A, by importance sampling (see above).
 
     >>> round(maximum_p(1.0, np.eye(1), np.random.default_rng(0), 10), 4)
     0.1587
@@ -175,7 +192,8 @@ def maximum_p(
         return 0.0
     n = rng.standard_normal(chosen.shape)
     n += chosen * (beyond - (n * chosen).sum(1))[:, None]
-    counts = np.maximum((n @ A.T >= t - 1e-9).sum(1), 1)
+    is_beyond = n @ A.T >= t - 1e-9  # (draws, spans)
+    counts = np.maximum(is_beyond.sum(1), 1)  # S
     return float(min(1.0, len(A) * norm.sf(t) * (1 / counts).mean()))
 
 
@@ -187,7 +205,8 @@ def _sums(values: np.ndarray, spans: np.ndarray) -> np.ndarray:
 
 def _norms(K: np.ndarray, spans: np.ndarray) -> np.ndarray:
     """‖G_I‖ of each span: the root of the sum of its part of K."""
-    by_row = _sums(K, spans)
+    by_row = _sums(K, spans)  # (spans, blocks)
     total = np.concatenate([np.zeros((len(spans), 1)), by_row.cumsum(1)], axis=1)
     rows = np.arange(len(spans))
-    return np.sqrt(np.maximum(total[rows, spans[:, 1]] - total[rows, spans[:, 0]], 0))
+    squares = total[rows, spans[:, 1]] - total[rows, spans[:, 0]]
+    return np.sqrt(np.maximum(squares, 0))

@@ -1,7 +1,7 @@
-"""One text in several versions, such as the text as it came and the same text with plain spaces.
+"""One test of several versions of a text, such as the original and the same text with plain spaces.
 
-Each version has a direction of its own, so this is a test of several directions (``largest``). It
-is exact as long as no version depends on the key.
+Each version has its own direction, so this is a test of several directions (``largest``). It is
+exact if no version depends on the key.
 """
 
 from collections.abc import Sequence
@@ -30,19 +30,19 @@ def any_version(
     """Test a text in several versions against each key.
 
     Args:
-        versions: of each version its prompts and responses, several if it is longer than the
-            context (``authors.windows``).
+        versions: prompts and responses of each version; a version that is longer than the context
+            has several of them (``authors.windows``).
         token_weights: as in ``score.score``, one function.
-        batch_size: as there.
+        batch_size: as in ``score.score``.
 
     Returns:
-        One row per key: ``score.score``'s columns without ``text``, and ``psi_of_each``, the ψ of
-        each version. ``psi`` is Φ⁻¹(1 − p); ``grad_norm``, ``log_lik`` and ``n_tokens`` are those
-        of the first version.
+        One row per key: the columns of ``score.score`` without ``text``, and ``psi_of_each``, the ψ
+        of each version. ``psi`` is Φ⁻¹(1 − p); ``grad_norm``, ``log_lik`` and ``n_tokens`` are
+        those of the first version.
     """
     wm, keys = perturb.ready(model, wm, keys)
     weigh = require_one(token_weights)
-    directions = []
+    directions = []  # one gradient per version
     for prompts, responses in versions:
         pairs = wm.reader.pairs(prompts, responses)
         gradients = of_pairs(wm, pairs, token_weights=weigh, batch_size=batch_size)

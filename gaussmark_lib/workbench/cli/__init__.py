@@ -1,30 +1,31 @@
-"""The command ``gaussmark``: it reads arguments, calls the library and prints. Slow imports wait
-until they are needed.
+"""The command ``gaussmark``: it reads arguments, calls the library and prints.
+
+Slow imports wait until they are needed.
 
 ============== ==================================================================
 ``notebooks``  ``run``, ``sweep``, ``tour``, ``playground`` and ``list``
 ``keys``       ``key new``, ``key show``, ``key users``, ``export``, ``audit``, ``power``
-``audit``      a key's calibration card
+``audit``      the calibration card of a key
 ``power``      how much text a key needs
 ``weights``    ``verify``: whose checkpoint?
 ``texts``      ``generate`` and ``detect``: text under a key's watermark, and its test
 ``asking``     ``stream``, ``answer`` and ``trace``: texts in a stream, from untrusted
                users, and of the users of a codebook
-``question``   what is asked of each text: keys, model and level
-``scoring``    what ``detect`` answers, and what the next four answer instead
+``question``   the keys, the model and the level of a test
+``scoring``    the answers of ``detect``; the next four files change them
 ``normalise``  ``detect --normalise``: each text also with plain characters
 ``streaming``  ``stream``: what is new in each text
 ``answering``  ``answer``: yes or no
 ``naming``     ``trace``: a user of a codebook
-``measure``    the tests themselves, which these five call
-``writing``    what ``generate`` writes
+``measure``    the tests, which these five files call
+``writing``    the texts of ``generate``
 ``panels``     the help of a command
 ``options``    the options that several commands share
-``inputs``     the texts and prompts that commands are given
-``answers``    what they say: exit codes, sentences, tables, answers to many texts
+``inputs``     the texts and prompts of a command
+``answers``    exit codes, messages, tables, and the answers to many texts
 ============== ==================================================================
 
-A new command is a function of one of the first files, registered below, with its test in
+To add a command, add a function to one of the first files, register it below, and add its test to
 ``tests/unit/cli``. Nothing imports the command line.
 """
 
@@ -87,7 +88,7 @@ def _top(
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs one command, and says in one sentence why it did not."""
+    """Run a command; if it fails, print a sentence that says why. Return the exit code."""
     command = typer.main.get_command(app)
     with _of_this_process():
         try:
@@ -100,7 +101,7 @@ def main(words: Sequence[str] | None = None) -> int:
                         code = command.invoke(context) or 0
                 except typer.Exit as done:  # after --help and --version
                     code = done.exit_code
-            print(end="", flush=True)  # a full disk is noticed here, not at the interpreter's end
+            print(end="", flush=True)  # notices a full disk now, not at the interpreter's end
             return code
         except TyperException as error:
             is_help = type(error).__name__ == "NoArgsIsHelpError"
@@ -110,16 +111,17 @@ def main(words: Sequence[str] | None = None) -> int:
         except GaussMarkError as error:
             say(str(error))
             return getattr(error, "exit_code", REFUSED)
-        except BrokenPipeError:  # whoever reads, as `head`, has seen enough
+        except BrokenPipeError:  # the reader, such as `head`, has ended
             _write_nowhere()
             return FAILED
         except OSError as error:
-            say(": ".join(filter(None, [error.filename, error.strerror])) or str(error))
+            parts = [part for part in (error.filename, error.strerror) if part]
+            say(": ".join(parts) or str(error))
             if sys.stdout is sys.__stdout__:
                 _write_nowhere()
             return FAILED
         except (KeyboardInterrupt, SystemError) as error:
-            # numba makes a SystemError of an interrupt
+            # numba turns an interrupt into a SystemError.
             cause = error.__cause__ if isinstance(error, SystemError) else error
             if not isinstance(cause, KeyboardInterrupt):
                 raise
@@ -129,11 +131,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _of_this_process() -> Iterator[None]:
-    """Inside, the standard streams are open, whatever the shell has closed, and the first Ctrl-C or
-    SIGTERM raises KeyboardInterrupt. Later ones are ignored, so that a command that leaves records
-    and processes behind can finish its clean-up.
+    """Open standard streams that the shell has closed, and handle signals.
+
+    The first Ctrl-C or SIGTERM raises KeyboardInterrupt. Later signals are ignored, so that a
+    command with records and processes can finish its clean-up.
     """
-    # the next file must not get the number of a stream that was closed, as by `2>&-`
+    # No other file may get the number of a stream that was closed, as by `2>&-`.
     while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(handle)
@@ -142,18 +145,18 @@ def _of_this_process() -> Iterator[None]:
         sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that has no ψ
 
     def stop(number: int, frame: object) -> None:
-        for stopping in before:
-            signal.signal(stopping, signal.SIG_IGN)
+        for handled in handlers:
+            signal.signal(handled, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for stopping, handler in before.items():
-            signal.signal(stopping, handler)
+        for handled, handler in handlers.items():
+            signal.signal(handled, handler)
 
 
 def _write_nowhere() -> None:
-    """What could not be written is not tried again at the interpreter's end."""
+    """Drop the output that could not be written, or the interpreter would try again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -22,62 +22,75 @@ from gaussmark_lib.workbench.cli.scoring import Encoded, Scoring
 
 @dataclass
 class Answering(Scoring):
-    """Gives each text one word."""
+    """Answers each text with a verdict alone."""
 
     queries: joint.Public
 
     done: ClassVar[str] = "answered"
-    hidden: ClassVar[frozenset[str]] = frozenset([DIGEST])
+    hidden: ClassVar[frozenset[str]] = frozenset([DIGEST])  # it depends on the key
     per_text = 1
 
     @property
     def asked(self) -> list[Any]:
+        """What distinguishes these answers from those of ``detect``."""
         return [*super().asked, "answered"]
 
     def about(self, item: Item) -> Row:
-        return {"name": item.name}
+        """Return the name of a text, and nothing else about it."""
+        return {"name": item.name}  # no prompt, model or weight, which are not the user's
 
     def answer(self, texts: Sequence[Encoded], advance: Callable[[int], object]) -> list[list[Row]]:
-        """A query is on the disk before anybody sees its answer."""
+        """Answer texts; each query is stored on disk before its answer is seen."""
         scored = super().answer(texts, advance)
-        return [
-            rows if "error" in rows[0] else [{"verdict": self._verdict(text, rows[0]["p_value"])}]
-            for text, rows in zip(texts, scored, strict=True)
-        ]
+        answers = []
+        for text, [row] in zip(texts, scored, strict=True):
+            if "error" not in row:
+                row = {"verdict": self._verdict(text, row["p_value"])}
+            answers.append([row])
+        return answers
 
     def of_short(self, texts: Windows) -> list[list[Row]]:
+        """Return the p-values of texts in one window each."""
         table = measure.alone(self.question, texts)
         return [self.rows(scores) for _, scores in table.groupby("text")]
 
     def of_long(self, text: Encoded) -> list[Row]:
+        """Return the p-value of a text in several windows."""
         try:
             return self.rows(measure.together(self.question, text.versions))
         except DegenerateScoreError as error:
             return [{"error": str(error)}]
 
     def rows(self, of_text: pd.DataFrame) -> list[Row]:
-        """The p-value, without a promise."""
-        scores = of_text.to_dict("records")[0]
+        """Return the p-value of a text, without a promise."""
+        scores = of_text.to_dict("records")[0]  # of the key; the control key's are not needed
         if isinstance(scores["error"], str):
             return [{"error": scores["error"]}]
         return [{"p_value": scores["p_value"]}]
 
     def remarks(self, item: Item) -> list[str]:
-        return []  # only a word is answered
+        """Return no remark: the answer is a verdict alone."""
+        return []
 
     def sentence(self, row: Row, *, alone: bool) -> str:
+        """Return the verdict, after the name of the text if there are several texts."""
         return row["verdict"] if alone else f"{visible(row['name'])}: {row['verdict']}"
 
     def _verdict(self, text: Encoded, p_value: float) -> str:
         [(prompts, responses)] = text.versions
         ids = [token for response in responses for token in response]
-        name = hashlib.sha256(json.dumps([prompts[0], ids]).encode()).hexdigest()
+        same_text = json.dumps([prompts[0], ids])  # equal for the very same text and prompt
+        name = hashlib.sha256(same_text.encode()).hexdigest()
         is_detected = self.queries.answer(name, joint.public.runs(ids), p_value)
         return "detected" if is_detected else "not detected"
 
 
 def opened(path: str, question: Question) -> joint.Public:
-    """The queries in a file, or a new one. KeyMismatchError if it is that of another question."""
+    """Open the queries in a file, or a new file.
+
+    Raises:
+        KeyMismatchError: if the file belongs to another question.
+    """
     watermark, keys = perturb.ready(question.lm.model, question.watermark, question.keys)
     about = identity(watermark, keys) | {"edited": question.edited}
     return joint.Public(path, question.level, about)

@@ -1,5 +1,6 @@
-"""What the commands say: exit codes, sentences and tables that a terminal can show, and the answers
-to many texts, printed or kept in a file by which an interrupted command goes on.
+"""What the commands print: exit codes, messages, tables, and the answers to many texts.
+
+Answers are printed, or written to a file with which an interrupted command continues.
 """
 
 import fcntl
@@ -19,16 +20,16 @@ from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench.cli.inputs import Item, Texts, digest, visible
 
-# exit codes; 0 is success
+# Exit codes; 0 is success.
 FAILED = 1
 REFUSED = 2
 PARTLY = 3
 INTERRUPTED = 130
-DIGEST = "digest"  # the first field of a line, which says of which text and question it is
+DIGEST = "digest"  # the first field of a line, which identifies its text and question
 START = f'{{"{DIGEST}": "'.encode()  # of a line
 DELAY = 0.5  # seconds before progress is shown
 
-NUMBER = re.compile("^(prompt|response|text) 0: ")  # of a text that is named by its file instead
+NUMBER = re.compile("^(prompt|response|text) 0: ")  # in errors, which name the file instead
 
 Row = dict[str, Any]
 
@@ -36,66 +37,67 @@ Row = dict[str, Any]
 class Work(ABC):
     """What a command does with its texts, such as ``scoring.Scoring``."""
 
-    doing: str  # the bar's words
+    doing: str  # the words on the bar
     done: str  # "12 of 12 texts …"
-    unit: str  # what the bar counts
-    results: str  # what a file of answers has
+    unit: str  # of the bar
+    results: str  # the content of a file of answers, in words
     hidden: frozenset[str]  # fields that only a file of answers has
     per_text: int  # rows of a text that can be answered
-    asked: list[Any]  # what tells these answers from answers to another question
+    asked: list[Any]  # what distinguishes these answers from answers to another question
 
     @abstractmethod
     def about(self, item: Item) -> Row:
-        """The first fields of a text's rows."""
+        """Return the first fields of a text's rows."""
 
     @abstractmethod
     def encode(self, item: Item) -> Any:
-        """The text, ready to be answered, with its ``item``. GaussMarkError if it cannot be."""
+        """Return the text as token ids, with its ``item``; raise GaussMarkError if it has none."""
 
     @abstractmethod
     def answer(self, texts: Sequence[Any], advance: Callable[[int], object]) -> list[list[Row]]:
-        """The rows of each text, or one with an ``error``."""
+        """Return the rows of each text, or a single row with an ``error``."""
 
     @abstractmethod
     def sentence(self, row: Row, *, alone: bool) -> str:
-        """A row in words."""
+        """Return a row in words."""
 
 
 @dataclass
 class Count:
-    """How many texts were answered, those that failed included."""
+    """The number of texts so far, and how many of them failed."""
 
     texts: int = 0
     failed: int = 0
 
 
 def say(words: str, start: str = "gaussmark: ") -> None:
-    """Prints a message on standard error."""
-    with suppress(OSError):  # there may be nowhere to say it
+    """Print a message on standard error."""
+    with suppress(OSError):  # standard error may be closed
         print(start + "\n".join(map(visible, words.split("\n"))), file=sys.stderr)
 
 
 def loading(model: str) -> None:
-    """Says in a terminal what a person waits for: packages and the model take seconds."""
+    """Tell a person at a terminal that packages and the model take seconds to load."""
     if sys.stderr.isatty():
         say(f"loading the model {model} …")
 
 
 def waiting(words: str) -> None:
-    """Says in a terminal what takes seconds."""
+    """Tell a person at a terminal what takes seconds."""
     if sys.stderr.isatty():
         say(words)
 
 
 def table(rows: Sequence[Mapping[str, object]], *, heading: bool = False) -> None:
-    """Prints a table that fits the terminal."""
+    """Print a table that fits the terminal."""
     from rich.console import Console
     from rich.table import Column, Table
 
-    columns = (Column(name, overflow="fold") for name in rows[0])
+    columns = [Column(name, overflow="fold") for name in rows[0]]
     shown = Table(*columns, box=None, pad_edge=False, show_header=heading, padding=(0, 2, 0, 0))
-    for row in rows:  # a record from elsewhere may hold anything
-        shown.add_row(*(visible(str(cell)) for cell in row.values()))
+    for row in rows:
+        cells = [visible(str(cell)) for cell in row.values()]  # of records by others, too
+        shown.add_row(*cells)
     Console(markup=False, emoji=False, highlight=False).print(shown)
 
 
@@ -108,12 +110,12 @@ def give(
     as_json: bool,
     total: int | None = None,
 ) -> int:
-    """Answers all texts, and says how it went; the exit code.
+    """Answer all texts, print a summary, and return the exit code.
 
     Args:
-        batch: how many texts are answered at a time.
-        out: the file that the answers are kept in, one line for each row.
-        total: where the bar ends.
+        batch: number of texts that are answered at a time.
+        out: file for the answers, one line per row.
+        total: end of the bar.
     """
     from tqdm import tqdm
 
@@ -140,26 +142,21 @@ def give(
         try:
             for batch_items in in_lists(items, batch):
                 encoded = []
-                rows = {}
+                rows = {}  # number of the text → its rows, or a single row with an error
                 for item in batch_items:
                     try:
                         encoded.append(work.encode(item))
                     except GaussMarkError as error:
                         rows[item.row] = [{"error": NUMBER.sub("", str(error))}]
                 answers = work.answer(encoded, bar.update) if encoded else []
-                for text, of_text in zip(encoded, answers, strict=True):
-                    rows[text.item.row] = of_text
+                for text, rows_of_text in zip(encoded, answers, strict=True):
+                    rows[text.item.row] = rows_of_text
                 now.failed += _report(batch_items, rows, texts.many, bar)
-                asked = work.asked
-                complete = [
-                    {DIGEST: digest(item, asked)} | work.about(item) | row
-                    for item in batch_items
-                    for row in rows[item.row]
-                ]
+                complete = _complete(work, batch_items, rows)
                 if file is not None:
                     _write(file, complete)
                 else:
-                    bar.clear()  # the answers are not to stand behind the bar
+                    bar.clear()  # or the answers would begin behind the bar
                     _show(work, complete, as_json, alone=not texts.many)
                 now.texts += len(batch_items)
         except GaussMarkError as error:
@@ -168,38 +165,53 @@ def give(
     return _summary(work, now, earlier, many=texts.many)
 
 
+def _complete(work: Work, items: Sequence[Item], rows: Mapping[int, Sequence[Row]]) -> list[Row]:
+    """All rows with their first fields, in the order of the texts."""
+    asked = work.asked
+    complete = []
+    for item in items:
+        first = {DIGEST: digest(item, asked)} | work.about(item)
+        complete += [first | row for row in rows[item.row]]
+    return complete
+
+
 def _report(items: Sequence[Item], rows: Mapping[int, Sequence[Row]], many: bool, bar: Any) -> int:
-    """Names the texts that could not be answered, and how many they are. GaussMarkError for one
-    alone.
+    """Print the names of texts that could not be answered; return their number.
+
+    Raises:
+        GaussMarkError: if a single text could not be answered.
     """
     n_failed = 0
     for item in items:
-        if error := rows[item.row][0].get("error"):
-            name = "standard input" if item.name == "-" else item.name
-            why = f"{visible(name)}: {visible(error)}"
-            if not many:
-                raise GaussMarkError(why)
-            bar.write(f"gaussmark: {why}", file=sys.stderr)
-            n_failed += 1
+        error = rows[item.row][0].get("error")
+        if not error:
+            continue
+        name = "standard input" if item.name == "-" else item.name
+        message = f"{visible(name)}: {visible(error)}"
+        if not many:
+            raise GaussMarkError(message)
+        bar.write(f"gaussmark: {message}", file=sys.stderr)
+        n_failed += 1
     return n_failed
 
 
 def _summary(work: Work, now: Count, earlier: Count, *, many: bool) -> int:
-    """Says how many texts were answered; the exit code."""
-    if not now.texts + earlier.texts:
+    """Print how many texts were answered; return the exit code."""
+    if now.texts == 0 and earlier.texts == 0:
         raise GaussMarkError(f"expected at least one text to be {work.done}, got none")
     if many:
         n_done = now.texts - now.failed
-        say(f"{n_done:,} of {now.texts:,} texts {work.done}, {now.failed:,} could not be")
+        say(f"{n_done:,} of {now.texts:,} texts {work.done}, {now.failed:,} failed")
     if earlier.texts:
-        say(f"{earlier.texts:,} texts of an earlier run, {earlier.failed:,} of which could not be")
+        say(f"{earlier.texts:,} texts were answered by an earlier run, {earlier.failed:,} failed")
     return PARTLY if now.failed + earlier.failed else 0
 
 
 def _show(work: Work, rows: Sequence[Row], as_json: bool, *, alone: bool) -> None:
     for row in rows:
         if as_json:
-            print(json.dumps({name: row[name] for name in row if name not in work.hidden}))
+            public = {name: value for name, value in row.items() if name not in work.hidden}
+            print(json.dumps(public))
         elif "error" not in row:
             print(work.sentence(row, alone=alone))
     print(end="", flush=True)
@@ -207,7 +219,7 @@ def _show(work: Work, rows: Sequence[Row], as_json: bool, *, alone: bool) -> Non
 
 @contextmanager
 def _kept(path: str) -> Iterator[IO[bytes]]:
-    """A file of answers, for this process alone; a new one without an answer is removed."""
+    """A file of answers, locked for this process; a new file without an answer is removed."""
     is_new = not os.path.lexists(path)
     with _locked(Path(path)) as file:
         try:
@@ -218,11 +230,13 @@ def _kept(path: str) -> Iterator[IO[bytes]]:
 
 
 def _resumed(kept: IO[bytes], work: Work, items: Iterator[Item]) -> tuple[Count, Iterator[Item]]:
-    """How many of the texts have their lines already, and the other texts. What a killed process
-    left of an answer is cut off.
+    """Return the number of texts that have their lines already, and the other texts.
 
-    GaussMarkError: the lines are those of other texts, other keys or other options, or
-    somebody's own; the file stays as it is.
+    An incomplete answer of a killed process is cut off.
+
+    Raises:
+        GaussMarkError: if the lines belong to other texts, keys or options, or are no answers; the
+            file is not changed.
     """
     earlier = Count()
     end = 0  # of the last complete answer, in bytes
@@ -232,7 +246,8 @@ def _resumed(kept: IO[bytes], work: Work, items: Iterator[Item]) -> tuple[Count,
     asked = work.asked
     kept.seek(0)
     for number, line in enumerate(kept, 1):
-        if not line.endswith(b"\n") and line[: len(START)] == START[: len(line)]:
+        is_begun = line[: len(START)] == START[: len(line)]  # as far as it goes
+        if is_begun and not line.endswith(b"\n"):
             break
         item = item or next(items, None)
         row = _row(line)
@@ -254,7 +269,8 @@ def _resumed(kept: IO[bytes], work: Work, items: Iterator[Item]) -> tuple[Count,
 
 
 def _write(kept: IO[bytes], rows: Sequence[Row]) -> None:
-    kept.write("".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    lines = [f"{json.dumps(row)}\n" for row in rows]
+    kept.write("".join(lines).encode())
     kept.flush()
     os.fsync(kept.fileno())
 
@@ -268,34 +284,31 @@ def _row(line: bytes) -> Row:
 
 @contextmanager
 def alone(state: Path) -> Iterator[None]:
-    """Inside, no other process answers with this state: of two that do, each would forget what the
-    other gave away.
-    """
+    """Lock a state: of two processes that use it, each would miss the answers of the other."""
     state = Path(os.path.realpath(state))
     if state.is_file() and state.stat().st_nlink > 1:
         raise GaussMarkError(
-            f"{state}: expected a state with one name, got a hard link; delete the others"
+            f"{state}: expected a state with one name, got a hard link; delete its other names"
         )
     with _locked(state.with_name(f".{state.name}.lock")):
         yield
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """The file, for this process alone."""
+    """Open a file and lock it for this process."""
     try:
         file = open(path, "a+b", opener=files.opener)  # noqa: SIM115 - for the run
     except OSError as error:
         raise GaussMarkError(
-            f"cannot write {path}: {error.strerror}; expected a file in a folder that can be"
-            " written to"
+            f"cannot write {path}: {error.strerror}; expected a file in a writable folder"
         ) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
         raise GaussMarkError(
-            f"{path}: another process is using it; expected a file for this one alone"
+            f"{path}: another process is using this file; wait for it, or name another file"
         ) from None
-    except OSError:  # some network folders have no locks
+    except OSError:  # some network file systems have no locks
         pass
     return file

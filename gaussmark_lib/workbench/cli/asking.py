@@ -1,6 +1,6 @@
-"""``gaussmark stream``, ``answer`` and ``trace``: tests beyond those of single texts by one key.
+"""``gaussmark stream``, ``answer`` and ``trace``: tests of more than single texts with one key.
 
-``stream`` and ``answer`` keep a state, which belongs to one key and is used by one process at a
+``stream`` and ``answer`` keep a state, which belongs to their keys and is used by one process at a
 time.
 """
 
@@ -38,7 +38,7 @@ def stream(
         str,
         typer.Option(
             metavar="STATE",
-            help="File of the stream, a new one or that of earlier texts. Protect it like a key.",
+            help="File of the stream: a new file, or that of earlier texts. Protect it like a key.",
         ),
     ],
     files: TextFiles = None,
@@ -52,7 +52,7 @@ def stream(
         typer.Option(
             min=0,
             max=1,
-            help="Share of the stream's texts that you expect to be marked.",
+            help="Share of the stream's texts that you expect to be watermarked.",
             rich_help_panel=ADVANCED,
         ),
     ] = 0.1,
@@ -60,7 +60,7 @@ def stream(
         list[str] | None,
         typer.Option(
             metavar="FILE",
-            help="Unmarked texts of the kind to expect; may be repeated.",
+            help="Human texts of the same kind as the stream; may be repeated.",
             rich_help_panel=ADVANCED,
         ),
     ] = None,
@@ -73,7 +73,7 @@ def stream(
 ) -> int:
     """Test texts one after another, each only for new evidence.
 
-    STATE stores earlier answers, so that what they gave away does not count again.
+    STATE stores earlier answers, so that the evidence in them does not count again.
     """
     texts = inputs.texts(
         files or [],
@@ -85,19 +85,18 @@ def stream(
         out=out,
     )
     path = paths.as_path(state, "--state", GaussMarkError)
-    references = []
+    references = []  # the texts of --given
     if given:
-        references = list(
-            inputs.texts(given, {}, prompt=prompt, prompt_file=prompt_file, out=out).items
-        )
+        of_given = inputs.texts(given, {}, prompt=prompt, prompt_file=prompt_file, out=out)
+        references = list(of_given.items)
         if not references:
             raise GaussMarkError("--given: expected at least one text, got none")
-    with answers.alone(path):
+    with answers.alone(path):  # before the model is loaded
         question = ask(key, model, level=level, edited=edited)
 
-        from gaussmark_lib.workbench.cli import streaming
+        from gaussmark_lib.workbench.cli import streaming  # here, because it imports torch
 
-        remembered = streaming.opened(path, question)
+        remembered = streaming.opened(path, question)  # refuses the state of another question
         work = streaming.Streaming(question, remembered, path, share, references)
         return answers.give(work, texts, batch=batch, out=out, as_json=as_json)
 
@@ -108,7 +107,7 @@ def answer(
         str,
         typer.Option(
             metavar="STATE",
-            help="File that counts the queries, a new one or that of earlier queries.",
+            help="File that counts the queries: a new file, or the file of earlier queries.",
         ),
     ],
     files: TextFiles = None,
@@ -139,7 +138,7 @@ def answer(
         column=column,
         out=out,
     )
-    question = ask([key], model, level=level, edited=edited)
+    question = ask([key], model, level=level, edited=edited)  # loads the model
 
     from gaussmark_lib.workbench.cli import answering
 
@@ -166,7 +165,10 @@ def trace(
     out: Out = None,
     batch: Batch = 64,
 ) -> int:
-    """Name the user of a codebook that each text leans to most; its p-value is over all users."""
+    """Name the user of a codebook with the highest score for each text.
+
+    The p-value is over all users.
+    """
     texts = inputs.texts(
         files or [],
         {"--text": text},

@@ -1,4 +1,4 @@
-"""Texts and prompts, one after another: typed, from files (``engine.text_files``), from folders and
+"""Texts and prompts in their order: typed, from files (``engine.text_files``), from folders and
 from standard input.
 """
 
@@ -19,12 +19,12 @@ from gaussmark_lib.engine.typography import line_feeds
 from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
 from gaussmark_lib.workbench.cli.options import Format
 
-CONTROLS = re.compile(  # what moves a terminal's cursor, or turns a line's direction
+CONTROLS = re.compile(  # characters that move the cursor, or change the direction of a line
     r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 
 
-NOTHING = {  # what to say where no text, or no prompt, is given
+NOTHING = {  # errors for a command without texts or prompts
     "text": "expected a text to test, or more: FILEs, - for standard input, or --text",
     "prompt": "expected a prompt to continue, or more: PROMPTs, - for standard input, or --file",
 }
@@ -34,7 +34,7 @@ class Texts(NamedTuple):
     """The texts, or prompts, of one command."""
 
     items: Iterator[Item]
-    many: bool  # whether one that cannot be read does not stop the others
+    many: bool  # if true, a text that cannot be read does not stop the others
 
 
 def texts(
@@ -48,19 +48,20 @@ def texts(
     column: str | None = None,
     out: str | None = None,
 ) -> Texts:
-    """The typed texts, then those of files, folders and standard input (``-``), in order.
-
-    GaussMarkError at once for a name of nothing, for a file that is named alone and cannot be read,
-    and for an option that has nothing to act on.
+    """Return the typed texts, then those of files, folders and standard input (``-``), in order.
 
     Args:
         typed: texts by their names; None is no text.
-        field: what a row of a file has: ``text``, or ``prompt`` where prompts are read.
-        prompt: the prompt of texts that have none of their own.
-        prompt_file: a file that has it instead.
-        format: what standard input holds.
+        field: the column of files with rows: ``text``, or ``prompt`` if prompts are read.
+        prompt: the prompt of texts without a prompt in their row.
+        prompt_file: a file with this prompt.
+        format: the format of standard input.
         column: another name of the field.
-        out: where results go, which must not be among the texts.
+        out: the file of results, which must not be among the texts.
+
+    Raises:
+        GaussMarkError: at once, if a name does not exist, if the only file cannot be read, or if an
+            option has nothing to act on.
     """
     if prompt_file is not None:
         prompt = prompt_of(prompt_file, prompt)
@@ -72,12 +73,13 @@ def texts(
     if format is not None and "-" not in names:
         raise GaussMarkError("--format: expected - (standard input) among the files, got none")
     of_several = [name for name in names if os.path.isdir(name) or text_files.has_many(name)]
-    if "-" in names and format not in (None, Format.TEXT):
-        of_several.append("-")
+    is_table = format not in (None, Format.TEXT)
+    if "-" in names and is_table:
+        of_several.append("-")  # standard input has several texts
     if column is not None and not of_several:
         raise GaussMarkError(
             "--column: expected a file of several texts (.csv, .json, .jsonl, …), a folder, or -"
-            " with --format; got none of them"
+            " with --format; got none of these"
         )
 
     paths = []
@@ -86,7 +88,7 @@ def texts(
             if os.path.isdir(name):
                 paths += _of_folder(name)
                 continue
-            if name != "-":
+            if name != "-":  # standard input
                 files.refuse_others(name)
         except OSError as error:
             raise GaussMarkError(
@@ -103,7 +105,7 @@ def texts(
             first[0].required()
         read = chain(first, read)
     has_many = len(names) + len(items) > 1 or bool(of_several)
-    items = chain(items, read)
+    items = chain(items, read)  # files are read one after another, as they are needed
     if prompt is not None:
         prompt = line_feeds(prompt)
         if text_files.SURROGATE.search(prompt):
@@ -115,14 +117,14 @@ def texts(
 
 
 def prompt_of(path: str, prompt: str | None) -> str:
-    """The content of a prompt's file; GaussMarkError if a prompt was typed, too."""
+    """Return the content of the prompt's file; raise GaussMarkError if a prompt was typed, too."""
     if prompt:
         raise GaussMarkError("expected one prompt: --prompt or --prompt-file, got both")
     return text_files.whole(path, "prompt").required()
 
 
 def _of_folder(name: str) -> list[str]:
-    """The files with texts, sorted; a warning names those whose text cannot be read."""
+    """The files with texts, sorted; warns of documents whose text cannot be read."""
     paths = sorted(str(path) for path in Path(name).rglob("*") if path.is_file())
     documents = [path for path in paths if text_files.is_document(path)]
     if documents:
@@ -142,20 +144,20 @@ def _of_folder(name: str) -> list[str]:
 
 
 def digest(item: Item, asked: list[Any]) -> str:
-    """Names a text and what is asked of it: sixteen hexadecimal digits."""
-    return hashlib.sha256(json.dumps([*item, *asked]).encode()).hexdigest()[:16]
+    """Return sixteen hexadecimal digits that identify a text and the question about it."""
+    content = json.dumps([*item, *asked])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def visible(text: str) -> str:
-    """On one line, as a name or a message can stand in a terminal: what would control it is
-    escaped.
-    """
+    """Escape the characters of a name or a message that would control the terminal."""
     return CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def new(name: str, suffix: str = "") -> Path:
-    """The path of this name, where nothing is yet and something can be written: asked before the
-    imports and any work, which take seconds or minutes.
+    """Return the path of a new file, and raise GaussMarkError if it cannot be written.
+
+    Commands call this before their imports and their work, which take seconds or minutes.
     """
     path = Path(f"{files.as_path(name, 'a new file', GaussMarkError)}{suffix}")
     try:
@@ -164,19 +166,19 @@ def new(name: str, suffix: str = "") -> Path:
     except OSError as error:
         raise GaussMarkError(
             f"cannot write {path}: {error.strerror}; nothing is overwritten: expected a new name in"
-            " a folder that can be written to"
+            " a writable folder"
         ) from None
     return path
 
 
 def refuse_among(out: str, names: Sequence[str]) -> None:
-    """Refuses results that would be read as texts."""
+    """Raise GaussMarkError if the results would be read as texts."""
     path = Path(os.path.realpath(out))
     for name in names:
         place = Path(os.path.realpath(name))
         is_inside = place in path.parents and text_files.is_in_folders(path)
         if path == place or is_inside:
             raise GaussMarkError(
-                f"--out: expected a file that is not among those that are read, got {out!r}; name"
-                " one elsewhere"
+                f"--out: expected a file that is not among the texts, got {out!r}; name a file"
+                " elsewhere"
             )

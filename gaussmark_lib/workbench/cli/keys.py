@@ -1,5 +1,5 @@
-"""``gaussmark key``, ``export``, ``audit`` and ``power``: key files, a model that carries one, what
-a key does to human texts, and how much text it needs.
+"""``gaussmark key``, ``export``, ``audit`` and ``power``: key files, watermarked models, the false
+alarms of a key on human texts, and how much text a key needs.
 """
 
 import json
@@ -17,7 +17,7 @@ from gaussmark_lib.workbench.cli import answers, inputs
 from gaussmark_lib.workbench.cli.options import AsJson, CodebookName, KeyFile, Model
 from gaussmark_lib.workbench.cli.panels import ADVANCED, Command
 
-EDITED = 0.1  # costs a text as it was written 1% of its ψ, and gives edited ones half as much again
+EDITED = 0.1  # lowers ψ of an unedited text by 1%, and raises that of edited texts by half
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and show key files.")
 
 
@@ -25,14 +25,15 @@ group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and 
 def new(
     path: Annotated[str, typer.Argument(help="Key file to write; never overwritten.")],
     weight: Annotated[
-        str | None, typer.Option(help="A matrix of the model  [an MLP's, two thirds of the way up]")
+        str | None,
+        typer.Option(help="A matrix of the model.  [of an MLP, two thirds of the way up]"),
     ] = None,
     sigma: Annotated[
         float | None,
         typer.Option(
             min=1e-31,
             max=10,
-            help="Standard deviation of the noise  [solved for ψ = 4 of 200 copied tokens]",
+            help="Standard deviation of the noise.  [solved for ψ = 4 after 200 tokens]",
         ),
     ] = None,
     model: Model = "doclm",
@@ -43,11 +44,11 @@ def new(
         ),
     ] = 0,
     edited: Annotated[
-        float, typer.Option(help="Share of exchanged tokens that `detect` is to allow for.")
+        float, typer.Option(help="Share of replaced tokens that `detect` is tuned for.")
     ] = EDITED,
 ) -> None:
     """Make a key for one weight of one model, readable by you only."""
-    inputs.new(path)
+    inputs.new(path)  # refuses before the model is loaded
     answers.loading(model)
     from gaussmark_lib import models, perturb
     from gaussmark_lib.beyond import channel
@@ -55,11 +56,11 @@ def new(
 
     channel.share(edited, "--edited")  # refuses before the work
     lm = models.load(model)
-    chosen = weight or models.default_weight(lm.model)
-    watermark = perturb.Watermark(chosen, sigma or 1.0, rank_dropped)
+    weight = weight or models.default_weight(lm.model)
+    watermark = perturb.Watermark(weight, sigma or 1.0, rank_dropped)  # 1.0 until σ is solved
     if sigma is None:
         perturb.ready(lm.model, watermark, [perturb.Key.from_seed(0)])  # refuses before the work
-        answers.waiting("solving for sigma on plain text of the model …")
+        answers.waiting("solving for sigma on unwatermarked text of the model …")
         watermark = begin.solved_for_key(lm, watermark, edited)
     key = perturb.bind(lm.model, watermark, perturb.Key.new(), lm.file_sha256)
     key = channel.allowing(key, edited)
@@ -69,39 +70,39 @@ def new(
     if sigma is None:
         print(
             f"This sigma is solved for a predicted ψ of {begin.KEY_PSI:g} after"
-            f" {begin.KEY_TOKENS} tokens of the model's own plain text, sampled at temperature"
+            f" {begin.KEY_TOKENS} tokens of the model's text, sampled at temperature"
             f" {begin.KEY_TEMPERATURE:g} and tested with an unknown prompt."
         )
     print(
-        "Keep the key secret and never commit it: whoever has it can detect the watermark, and"
-        " remove it."
+        "Keep the key secret and never commit it: with the key anybody can detect the watermark,"
+        " and remove it."
     )
 
 
 @group.command(cls=Command)
 def show(path: Annotated[Path, typer.Argument(exists=True)]) -> None:
-    """Print what a key is for, but not its secret."""
+    """Print the weight, the model and the settings of a key, but not its secret."""
     content = key_files.read(path)
     if isinstance(content, str):
         raise GaussMarkError(content)
     secret, binding = content
-    about = {"key_id": key_files.key_id(secret)}
+    about = {"key_id": key_files.key_id(secret)}  # a hash
     about |= binding.model_dump(exclude={"weights"}) if binding else {"weight": None}
     print(json.dumps(about, indent=1))
 
 
 @group.command(cls=Command)
 def users(
-    path: Annotated[str, typer.Argument(help="Codebook file to write; there is no secret in it.")],
+    path: Annotated[str, typer.Argument(help="Codebook file to write; it contains no secret.")],
     key: KeyFile,
-    users: Annotated[int, typer.Option(help="Users; more of them later change nothing for these.")],
-    base: Annotated[int, typer.Option(help="Base noises.")] = 256,
+    users: Annotated[int, typer.Option(help="Number of users; you can increase it later.")],
+    base: Annotated[int, typer.Option(help="Number of base noises.")] = 256,
 ) -> None:
-    """Describe a codebook: a key for each of many users, all from one key file."""
+    """Write a codebook: a key for each of many users, all from one key file."""
     from gaussmark_lib.beyond.tracing import Codebook
     from gaussmark_lib.keys import Key
 
-    book = Codebook(Key.load(key), users, base)
+    book = Codebook(Key.load(key), users, base)  # no code is drawn yet
     book.save(path)
     print(f"{book.n_users:,} users of key {book.master.key_id} over {base} base noises: {path}")
 
@@ -110,22 +111,21 @@ def export(
     path: Annotated[
         str,
         typer.Argument(
-            help="A new folder, or a new .gguf file where the model is one; the key will not be in"
-            " it."
+            help="A new folder, or a new .gguf file if the model is one; without the key."
         ),
     ],
     key: KeyFile,
     model: Model = "doclm",
     type_: Annotated[
         Literal["f16", "f32", "q8_0"] | None,
-        typer.Option("--type", help="Of the marked matrix in a .gguf file  [f16]"),
+        typer.Option("--type", help="Type of the watermarked matrix in a .gguf file.  [f16]"),
     ] = None,
     codebook: CodebookName = None,
     user: Annotated[
-        int | None, typer.Option(help="The user of the codebook whose key it carries.")
+        int | None, typer.Option(help="User of the codebook whose key the model carries.")
     ] = None,
 ) -> None:
-    """Write the watermarked model as a checkpoint that any inference engine serves: a folder of
+    """Write the watermarked model as a checkpoint for any inference engine: a folder of
     safetensors, or a GGUF file for llama.cpp, Ollama and LM Studio.
     """
     is_gguf = path.lower().endswith(".gguf")
@@ -133,7 +133,7 @@ def export(
         what = "file" if is_gguf else "folder"
         raise GaussMarkError(f"expected a new {what} to export to, but {path} exists")
     if type_ and not is_gguf:
-        raise GaussMarkError(f"--type: expected a new file that ends in .gguf with it, got {path}")
+        raise GaussMarkError(f"--type: expected a new file that ends in .gguf, got {path}")
     if (user is None) != (codebook is None):
         raise GaussMarkError("expected --user and --codebook together, or neither")
 
@@ -149,7 +149,7 @@ def export(
         carried = codebook_of(codebook, carried).key(user)
     if is_gguf:
         title = model
-        base = models.gguf_file(model)
+        base = models.gguf_file(model)  # the model itself is not loaded
         written = perturb.export_gguf(base, watermark, carried, path, type_ or "f16")
     else:
         lm = models.load(model)
@@ -157,7 +157,7 @@ def export(
         written = perturb.export(lm.model, watermark, carried, path, lm.tokenizer)
     print(
         f"{title} with the watermark of key {carried.key_id} on {watermark.weight}: {written}\n"
-        f"Its texts are tested against {model}, not against it."
+        f"Test its texts against {model}, not against this checkpoint."
     )
 
 
@@ -169,45 +169,46 @@ Kinds = Annotated[
     list[str] | None,
     typer.Option(
         help="Kind of human text, or a file of texts (.csv, .json, .jsonl, .txt, …); may be"
-        " repeated  [docs, licences, source; for a real model also speeches and news]",
+        " repeated.  [docs, licences, source; for a real model also speeches and news]",
     ),
 ]
 
 
 def audit(
-    card: Annotated[str, typer.Argument(help="Writes CARD.json, a new file.")],
+    card: Annotated[str, typer.Argument(help="Name of the card: CARD.json, a new file.")],
     key: KeyFile,
     model: Model = "doclm",
     text: Kinds = None,
     texts: Annotated[int, _count("Texts of each kind.")] = 100,
     tokens: Annotated[int, _count("Tokens of each text.")] = 150,
     keys: Annotated[
-        int | None, _count("Number of random comparison keys, for GaussMark alone.  [200]")
+        int | None, _count("Number of random comparison keys, only for GaussMark.  [200]")
     ] = None,
     scheme: Annotated[
-        str, typer.Option(help="The registered scheme that uses the key, as notebook 08 names it.")
+        str, typer.Option(help="The scheme that uses the key, by its name in notebook 08.")
     ] = "GaussMark",
 ) -> None:
-    """Write a key's calibration card: false alarms by kind of human text, and the threshold that
-    holds the level on each.
+    """Write a key's calibration card: its false alarms on human texts of each kind, and the
+    p-value threshold that holds the level on this kind.
     """
     if keys is not None and scheme != "GaussMark":
         raise GaussMarkError(
-            f"--keys: expected --scheme GaussMark, which is compared with random keys, got {scheme}"
+            f"--keys: expected --scheme GaussMark, the only one with comparison keys, got {scheme}"
         )
     path = inputs.new(card, ".json")
     answers.loading(model)
     from gaussmark_lib.workbench.cli import audit
 
-    n_keys = 200 if keys is None else keys
+    n_keys = 200 if keys is None else keys  # None: the option was not given
     content = audit.card(key, model, text or [], texts, tokens, n_keys, scheme)
     files.write_json(path, content)
     print(f"{path}: {audit.headline(content)}")
     answers.table(audit.table(content), heading=True)
     print(
-        "Call a text marked only where its p is below the one in the table: so the level holds on"
-        " further texts of the kind, with the false alarms that are expected there. As a stream, of"
-        " GaussMark's keys: the share marked by what each text says that earlier ones had not."
+        "Flag a text only if its p-value is below its kind's threshold. Then the level holds on"
+        ' further texts of the kind, with the false-alarm rate in the next column. The column "as a'
+        ' stream", for GaussMark alone, is the share flagged if each text is tested only for new'
+        " evidence."
     )
 
 
@@ -216,18 +217,16 @@ def power(
     model: Model = "doclm",
     text: Kinds = None,
     texts: Annotated[int, _count("Prompts of each kind.")] = 32,
-    tokens: Annotated[
-        int, _count("Tokens of each text that is written for the prediction.", 8)
-    ] = 200,
+    tokens: Annotated[int, _count("Tokens of each text written for the prediction.", 8)] = 200,
     scheme: Annotated[
         Literal["GaussMark", "KGW-1", "KGW-2", "SynthID", "Gumbel-max"],
-        typer.Option(help="What uses the key."),
+        typer.Option(help="The scheme that uses the key."),
     ] = "GaussMark",
     temperature: Annotated[
         float, typer.Option(help="Sampling temperature of the texts, above 0.")
     ] = 1.0,
     top_p: Annotated[
-        float, typer.Option(help="Nucleus sampling: the probability that is kept.")
+        float, typer.Option(help="Nucleus sampling: total probability of the kept tokens.")
     ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
@@ -243,6 +242,6 @@ def power(
     answers.table(power.shown(rows), heading=True)
     print(
         f"Tokens of an unedited text after a known prompt, at temperature {temperature:g} and top-p"
-        f" {top_p:g}, predicted from {texts} texts per kind, with 95% intervals over texts. Edits"
-        " and an unknown prompt need more."
+        f" {top_p:g}, predicted from {texts} texts per kind, with 95% intervals over texts. Edited"
+        " texts and texts with an unknown prompt need more tokens."
     )

@@ -1,8 +1,8 @@
-"""The tests of texts. This is the only file of the command line that calls them; the others arrange
-texts and answers.
+"""The tests of texts. Only this file of the command line calls them; the others arrange texts and
+answers.
 
-In each function ``texts`` are pairs of prompts and responses as token ids. The tables have one row
-per text and key. The control key, which nobody writes with, is the last key.
+In each function, ``texts`` are prompts and responses as token ids. The tables have one row per text
+and key. The last key is the control key, an unrelated key.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from gaussmark_lib.keys import Key
 from gaussmark_lib.workbench.cli.question import Question
 
 Windows = tuple[list[list[int]], list[list[int]]]  # prompts and responses that fit the context
-CONTROL = Key.from_seed(2**64)  # what the test says of a wrong key
-LARGEST_LOG = 709  # of a float
+CONTROL = Key.from_seed(2**64)  # an unrelated key, for comparison
+LARGEST_LOG = 709  # of a float64
 
 
 def alone(question: Question, texts: Windows) -> pd.DataFrame:
-    """Each text's own scores. What cannot be scored has a reason in the column ``error``."""
+    """Score each text. The column ``error`` says why a text cannot be scored."""
     prompts, responses = texts
     table = score.score(
         question.lm.model,
@@ -36,7 +36,7 @@ def alone(question: Question, texts: Windows) -> pd.DataFrame:
 
 
 def together(question: Question, versions: Sequence[Windows]) -> pd.DataFrame:
-    """The scores of one text that is longer than the context, or that has several versions."""
+    """Score a text that is longer than the context, or has several versions."""
     keys = [*question.keys, CONTROL]
     model = question.lm.model
     if len(versions) == 1:
@@ -69,9 +69,7 @@ def in_stream(
     share: float,
     given: Windows | None,
 ) -> pd.DataFrame:
-    """Each text's scores given all earlier answers, without a control key. ``state`` is
-    extended.
-    """
+    """Score each text given all earlier answers, without a control key. Extends ``state``."""
     prompts, responses = texts
     return joint.sequence(
         question.lm.model,
@@ -90,8 +88,12 @@ def in_stream(
 def users(
     question: Question, texts: Windows, book: tracing.Codebook, *, together: bool = False
 ) -> pd.DataFrame:
-    """The user that each text leans to most; ``together``: the one that the windows of a single
-    text lean to, in one row. DegenerateScoreError if a text has no gradient.
+    """Return the user with the largest ψ for each text.
+
+    With ``together``, the texts are the windows of a single text, and there is one row.
+
+    Raises:
+        DegenerateScoreError: if a text has no gradient.
     """
     prompts, responses = texts
     return tracing.attribute(
@@ -107,18 +109,18 @@ def users(
 
 
 def with_promise(question: Question, scores: pd.DataFrame, texts: Windows) -> pd.DataFrame:
-    """The scores of texts in one window each, with what each text promises."""
-    promised = _promised(question, texts).drop(columns="n_tokens")  # which the scores have
+    """Add the columns of ``promise.table`` to the scores of texts in one window each."""
+    promised = _promised(question, texts).drop(columns="n_tokens")  # the scores have it
     return scores.merge(promised, on="text")
 
 
 def promised_together(question: Question, windows: Windows) -> dict[str, float]:
-    """What one text in several windows promises."""
+    """Return the promise of a text in several windows."""
     return promise.together(_promised(question, windows, batch_size=1))
 
 
 def _promised(question: Question, texts: Windows, batch_size: int = 8) -> pd.DataFrame:
-    """What each text promises: one more forward and backward pass."""
+    """The promise of each text, by another forward and backward pass."""
     prompts, responses = texts
     return promise.table(
         question.lm.model,
@@ -132,8 +134,9 @@ def _promised(question: Question, texts: Windows, batch_size: int = 8) -> pd.Dat
 
 
 def _with_e_value(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
-    """The table with e = exp(λψ − λ²/2) and λ = σ‖G‖, which has the mean 1 over keys, and is large
-    for a text that is marked as predicted.
+    """Add the e-value e = exp(λψ − λ²/2) with λ = σ‖G‖.
+
+    Its mean over keys is 1; for a watermarked text with ψ as predicted it is large.
     """
     shift = sigma * table["grad_norm"].astype(float)
     log_e = shift * table["psi"].astype(float) - shift**2 / 2

@@ -1,6 +1,7 @@
-"""``gaussmark run``, ``sweep`` and ``tour``: notebooks with checked parameters. ``list``: what can
-be run, and what was run. ``playground``: the panel of notebook 11 as an app, which Voila serves to
-this machine alone.
+"""``gaussmark run``, ``sweep`` and ``tour``: notebooks with checked parameters.
+
+``list``: what can be run, and what was run. ``playground``: the panel of notebook 11 as an app,
+which Voila serves to this machine alone.
 """
 
 import os
@@ -25,7 +26,7 @@ from gaussmark_lib.workbench.runs import notebook as notebooks
 from gaussmark_lib.workbench.runs.parameters import parse
 
 BY_NAME = "or its name in papermill_runs/presets"
-MARKUP = re.compile(r"^\*\*Claim\.\*\* |[*`$]")  # of a claim
+MARKUP = re.compile(r"^\*\*Claim\.\*\* |[*`$]")  # in a claim
 PLAYGROUND = files.NOTEBOOKS / "11_playground.ipynb"
 APP = files.CACHE / "playground.ipynb"
 APP_OPTIONS = [
@@ -35,9 +36,8 @@ APP_OPTIONS = [
     "--VoilaConfiguration.show_tracebacks=True",
     "--VoilaConfiguration.template=gaussmark",
 ]
-# Voila's own page, without the style sheets of icons that it would ask of the network, and with a
-# notice for a page that hears nothing from its kernel. They talk by WebSocket, which some proxies
-# block although they let the page through.
+# Voila's page, without the style sheets of icons, which would need the network. A notice appears if
+# the page gets no message from its kernel: some proxies let the page through, but block WebSockets.
 APP_PAGE = """{%- extends 'voila/templates/lab/index.html.j2' -%}
 {%- block notebook_css -%}{{ super() \
 | replace('https://cdn.jsdelivr.net/', 'data:text/css,') }}{%- endblock notebook_css -%}
@@ -92,25 +92,26 @@ Preset = Annotated[
     str | None,
     typer.Option("--preset", "-f", help=f"A YAML file of parameter values, {BY_NAME}."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Run even where there is a record.")]
-Workers = Annotated[int | None, typer.Option(help="Local runs at a time [one per core].")]
+Force = Annotated[bool, typer.Option("--force", help="Run again even if there is a record.")]
+Workers = Annotated[int | None, typer.Option(help="Local runs at a time.  [one per core]")]
 
 
 class TakesPairs(Command):
     """A command with ``-p name value``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Join names and values before typer reads the arguments."""
         return super().parse_args(ctx, joined(args))
 
 
 def joined(words: list[str]) -> list[str]:
-    """``-p name value`` as the one word ``-pname=value``, since typer takes one word per option."""
+    """Join ``-p name value`` into the word ``-pname=value``: typer takes one word per option."""
     result = []
     following = iter(words)
     for word in following:
         if word in ("-p", "--param"):
             name = next(following, "")
-            if "=" not in name:
+            if "=" not in name:  # the value is the next word
                 name = "=".join([name, *islice(following, 1)])
             word = f"-p{name}"
         result.append(word)
@@ -124,27 +125,27 @@ def run(
     records: Records = None,
     force: Force = False,
     parameters: Annotated[
-        bool, typer.Option("--parameters", help="List the parameters, and run nothing.")
+        bool, typer.Option("--parameters", help="List the parameters without running.")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Check and print the values, and run nothing.")
+        bool, typer.Option("--check", help="Check and print the values without running.")
     ] = False,
 ) -> int:
     """Run a notebook with checked parameters and record it."""
     if parameters and (check or force or typed or preset):
         raise GaussMarkError(
-            "--parameters: expected no --param, --preset, --check or --force, since nothing is run"
+            "--parameters: expected no --param, --preset, --check or --force; nothing is run"
         )
     if check and force:
-        raise GaussMarkError("--check: expected no --force, since nothing is run")
+        raise GaussMarkError("--check: expected no --force, because nothing is run")
     source = notebooks.load(notebook)
-    if parameters:
+    if parameters:  # only lists them
         print(*source.parameters.values(), sep="\n")
         return 0
     of_preset, of_command = _values(source, preset, typed)
     values = of_preset | of_command
     if check:
-        checked = source.check(values).items()
+        checked = source.check(values).items()  # with the defaults
         print(f"{source.name} can run with")
         _print({name: repr(value) for name, value in checked})
         return 0
@@ -158,15 +159,15 @@ def run(
         print(f"{source.name}: answered from its record of {finished}; --force runs it again")
     else:
         print(f"{source.name}: complete in {done.status['seconds']} s")
-    if line := done.headline:
-        print(f"  {line.name}: {line}")
-    # lists mean nothing without their names; results.json has them
-    _print(
-        {name: said for name, said in done.numbers.items() if ", " not in said or "n = " in said}
-    )
-    for one in done.findings:
-        found = f"{one['claim']} is {one['value']} {one['basis']}; expected {one['expected']}"
-        print(answers.visible(f"  {one['verdict']}: {found}"))
+    if done.headline:
+        print(f"  {done.headline.name}: {done.headline}")
+    # Lists mean nothing without their names; results.json has them.
+    is_list = {name: ", " in text and "n = " not in text for name, text in done.numbers.items()}
+    _print({name: text for name, text in done.numbers.items() if not is_list[name]})
+    for finding in done.findings:
+        measured = f"{finding['claim']} is {finding['value']} {finding['basis']}"
+        line = f"  {finding['verdict']}: {measured}; expected {finding['expected']}"
+        print(answers.visible(line))
     print(done.dir)
     return 0
 
@@ -195,24 +196,24 @@ def sweep(
         str | None,
         typer.Option(
             metavar="FILE",
-            help=f"Start workers as a queue's jobs: a YAML file, {BY_NAME}.",
+            help=f"Start workers as jobs of a queue: a YAML file, {BY_NAME}.",
             rich_help_panel=ADVANCED,
         ),
     ] = None,
     gpus_per_run: Annotated[
         int,
-        typer.Option(
-            min=0, max=64, help="GPUs that a run has to itself.", rich_help_panel=ADVANCED
-        ),
+        typer.Option(min=0, max=64, help="GPUs per run, not shared.", rich_help_panel=ADVANCED),
     ] = 0,
 ) -> int:
     """Run a notebook for every combination in a grid of parameters and write one table.
 
-    What has a record is not run again.
+    Combinations that have a record are not run again.
     """
-    source, values = notebooks.load(notebook), presets.read(grid, "grid")
+    source = notebooks.load(notebook)
+    values = presets.read(grid, "grid")
     of_preset, of_command = _values(source, preset, typed)
-    if twice := of_command.keys() & values.keys():
+    twice = of_command.keys() & values.keys()
+    if twice:
         raise GaussMarkError(
             f"{', '.join(sorted(twice))}: given by -p and by the grid {grid}; give it once"
         )
@@ -233,10 +234,11 @@ def sweep(
         f" {done.cached} of them from record, {len(done.failed)} failed"
     )
     if done.failed:
-        print("The same command again runs the failed ones again.")
+        print("Run the same command again to repeat the failed runs.")
     for sentence in done.summary.attrs["headlines"]:
         print(f"headline: {sentence}")
-    if rows := done.summary.to_dict("records"):
+    rows = done.summary.to_dict("records")
+    if rows:
         answers.table(rows, heading=True)
     print(done.dir)
     return answers.FAILED if done.failed else 0
@@ -264,11 +266,13 @@ def tour(
 def _values(
     notebook: notebooks.Notebook, preset: str | None, typed: list[str] | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values that -f gives, and those that -p gives."""
-    declared, values = notebook.parameters, {}
+    """The values of -f, and the values of -p."""
+    declared = notebook.parameters
     pairs = [word.partition("=") for word in typed or ()]
-    if lone := [name for name, equals, _ in pairs if not equals]:
-        raise GaussMarkError(f"-p takes a name and a value, got {lone[0]!r} alone")
+    without_value = [name for name, equals, _ in pairs if not equals]
+    if without_value:
+        raise GaussMarkError(f"-p takes a name and a value, got {without_value[0]!r} alone")
+    values = {}
     if preset is not None:
         values, skipped = presets.taken(presets.read(preset), notebook.name[:2], declared)
         if skipped:
@@ -276,41 +280,44 @@ def _values(
                 f"{notebook.name} has no parameter {', '.join(skipped)}: skipped, because the"
                 " preset is shared by all notebooks"
             )
-    return values, parse(declared, [(name, value) for name, _, value in pairs])
+    of_command = [(name, value) for name, _, value in pairs]
+    return values, parse(declared, of_command)
 
 
 def list_(
     what: Annotated[
         Literal["notebooks", "presets", "grids", "clusters", "records", "models", "weights"] | None,
-        typer.Argument(help="One of them [all but weights]."),
+        typer.Argument(help="What to list.  [all but weights]"),
     ] = None,
     records: Records = None,
     model: Annotated[
-        str | None, typer.Option(help="Whose weights to list, as in `detect`.  [doclm]")
+        str | None, typer.Option(help="Model for `list weights`, as in `detect`.  [doclm]")
     ] = None,
 ) -> None:
     """List the notebooks, presets, grids, clusters, records and models, or a model's weights."""
     if records is not None and what not in (None, "records"):
         raise GaussMarkError(f"--records: expected `list` or `list records`, got `list {what}`")
     if model is not None and what != "weights":
-        raise GaussMarkError("--model: expected `list weights`, the list of one model's matrices")
+        raise GaussMarkError(
+            "--model: expected `list weights`, which lists the matrices of a model"
+        )
     everything = ["notebooks", "presets", "grids", "clusters", "records", "models"]
     for name in [what] if what else everything:
         if not what:
             print(f"\n{name}")
-        if rows := [
-            {"name": entry, "about": about}
-            for entry, about in _listed(name, records, model or "doclm")
-        ]:
+        entries = _listed(name, records, model or "doclm")
+        rows = [{"name": entry, "about": about} for entry, about in entries]
+        if rows:
             answers.table(rows)
         else:
             print("none")
 
 
 def _listed(what: str, records: str | None, model: str) -> Iterator[tuple[str, str]]:
-    """Names with what they are: of notebooks the claim's first sentence; of presets the first
-    line, a comment; of records the headline, and the parameters that are not the notebook's
-    defaults.
+    """Names, each with a description.
+
+    It is the first sentence of a notebook's claim; the first line of a preset, a comment; the
+    headline of a record, with its parameters that are not the notebook's defaults.
     """
     match what:
         case "notebooks":
@@ -328,7 +335,7 @@ def _listed(what: str, records: str | None, model: str) -> Iterator[tuple[str, s
                 yield name, " × ".join(map(str, weights.Weight(loaded, name).shape))
         case "records":
             for path in sorted(files.records(records).glob("*/*/status.json")):
-                if done := folder.load(path.parent):
+                if done := folder.load(path.parent):  # None: incomplete or damaged
                     line = done.headline
                     about = f"{line.name}: {line}" if line else "no headline"
                     about += _changed(done, path.parent.parent.name)
@@ -341,7 +348,7 @@ def _listed(what: str, records: str | None, model: str) -> Iterator[tuple[str, s
 
 
 def _models() -> Iterator[tuple[str, str]]:
-    """The models that have a name, and how to get those that are not installed."""
+    """The models with a name, and how to install those that are not installed."""
     about = "6.2 M parameters, llama, Apache-2.0, in this repository; writes documentation"
     yield "doclm", about
     for name, model in packages.MODELS.items():
@@ -355,7 +362,7 @@ def _models() -> Iterator[tuple[str, str]]:
 
 
 def _changed(done: runs.Run, notebook: str) -> str:
-    """A record's parameters that are not the defaults of its notebook, where that is still here."""
+    """A record's parameters that differ from the defaults of its notebook, if that still exists."""
     name = f"??_{done.id}" if notebook == "reference" else notebook
     paths = list(files.NOTEBOOKS.glob(f"{name}.ipynb"))
     declared = notebooks.load(paths[0]).parameters if paths else {}
@@ -368,41 +375,43 @@ def _changed(done: runs.Run, notebook: str) -> str:
 
 def playground(
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Where it is served, or a free one near it.")
+        int, typer.Option(min=1, max=65535, help="Port of the app, or the next free port.")
     ] = 8866,
-    theme: Annotated[Literal["light", "dark"], typer.Option(help="Colours of its page.")] = "light",
+    theme: Annotated[Literal["light", "dark"], typer.Option(help="Colours of the page.")] = "light",
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print its address alone.")
+        bool, typer.Option("--no-browser", help="Only print the address.")
     ] = False,
 ) -> None:
     """Open the playground in the browser, as an app; it needs the package voila."""
     if not find_spec("voila"):
         raise GaussMarkError("expected the package voila; `make playground` installs it first")
     template = APP.parent / "voila" / "templates" / "gaussmark"
-    template.mkdir(parents=True, exist_ok=True)
+    template.mkdir(parents=True, exist_ok=True)  # Voila finds it by JUPYTER_PATH
     (template / "conf.json").write_text('{"base_template": "lab"}', encoding="utf-8")
     (template / "index.html.j2").write_text(APP_PAGE, encoding="utf-8")
     _write_app()
-    os.environ["JUPYTER_PATH"] = os.pathsep.join(
-        filter(None, [str(APP.parent), os.environ.get("JUPYTER_PATH")])
-    )
+    paths = [str(APP.parent)]
+    if os.environ.get("JUPYTER_PATH"):
+        paths.append(os.environ["JUPYTER_PATH"])
+    os.environ["JUPYTER_PATH"] = os.pathsep.join(paths)
     words = [f"--port={port}", f"--VoilaConfiguration.theme={theme}"]
     if no_browser:
         words.append("--no-browser")
-    # in place of this process: whoever ends this command ends the server and its kernels
+    # Replaces this process: to end this command is to end the server and its kernels.
     os.execv(sys.executable, [sys.executable, "-m", "voila", str(APP), *APP_OPTIONS, *words])
 
 
 def _write_app() -> None:
-    """The notebook's code up to its panel, nothing shown before that, run in the notebooks'
-    folder, where the panel saves its files.
+    """Write the notebook of the app: the code of notebook 11 up to its panel, without output.
+
+    It runs in the notebooks' folder, where the panel saves its files.
     """
     import nbformat
     from nbformat.v4 import new_code_cell, new_markdown_cell
 
     notebook = nbformat.read(PLAYGROUND, 4)
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    last = next(i for i, source in enumerate(code) if "Panel(" in source)
+    last = next(i for i, source in enumerate(code) if "Panel(" in source)  # the cell of the panel
     folder = f"import os\n\nos.chdir({os.fspath(files.NOTEBOOKS)!r})"
     silent = [new_code_cell(f"%%capture\n{source}") for source in (folder, *code[:last])]
     notebook.cells = [new_markdown_cell(HEADING), *silent, new_code_cell(code[last])]

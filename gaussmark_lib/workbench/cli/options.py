@@ -10,7 +10,7 @@ from gaussmark_lib.workbench.cli.panels import ADVANCED
 
 
 class Format(StrEnum):
-    """What standard input holds."""
+    """The format of standard input."""
 
     CSV = "csv"
     JSON = "json"
@@ -80,8 +80,8 @@ StandardInput = Annotated[
     Format | None,
     typer.Option(
         "--format",
-        help="What standard input (-) holds: one text, or several as CSV, as a JSON array or as"
-        " JSON lines.  [text]",
+        help="Format of standard input (-): one text, or several as CSV, as a JSON array or as JSON"
+        " lines.  [text]",
         rich_help_panel=ADVANCED,
     ),
 ]

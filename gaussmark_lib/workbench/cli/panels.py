@@ -1,4 +1,4 @@
-"""The help of a command: at most eight options, and the others below them under "Advanced"."""
+"""The help of a command: at most eight options, and further options under "Advanced"."""
 
 from collections import defaultdict
 from typing import Any
@@ -11,7 +11,10 @@ ADVANCED = "Advanced"  # an option's ``rich_help_panel``
 class Command(TyperCommand):
     """A command whose help groups its options by their panel, in plain text."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # typer has no public types of them
+    def format_options(
+        self, ctx: Any, formatter: Any
+    ) -> None:  # typer has no public types for them
+        """Write the arguments, the options and the advanced options, each with a heading."""
         panels = defaultdict(list)
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)

@@ -1,24 +1,24 @@
-"""How much text a key needs, kind by kind of prompt, predicted without writing with the key.
+"""How much text a key needs, by kind of prompt, predicted without writing text with the key.
 
-Fresh keys, one per text, continue prompts of a kind: n texts of T₀ tokens, sampled as asked for. Of
-each the mean of ψ is measured without its key (``promise``), here with the temperature and top-p
-that are known. It grows like T^a, with a fitted to beginnings of these texts:
+Fresh keys, one per text, continue prompts of a kind: n texts of T₀ tokens, with the given sampling.
+The mean of ψ of each text is computed without its key (``promise``), with the known temperature and
+top-p. It grows like T^a, where a is fitted to beginnings of these texts:
 
     power(T) = mean over texts of Φ(E ψ (T/T₀)^a − τ)
 
-A scheme that changes the sampler is predicted by what it would draw. At each place of a plain text
-a fresh key draws one token from the tempered distribution, and the h tokens before it decide its
-score. T tokens of mean m and variance v add up to about N(Tm, Tv), m and v of each text; detected
-is what exceeds the sum that T tokens without a mark exceed with probability α. The draws differ
-from key to key and from token to token as surprisal does: where the model is sure, no scheme has a
-choice.
+For a scheme that changes the sampler, the prediction uses single draws. At each position of an
+unwatermarked text, a fresh key draws a token from the tempered distribution; its score depends on
+the h preceding tokens. With the mean m and the variance v of these scores in a text, T tokens add
+up to about N(Tm, Tv). A text is detected if its sum exceeds the threshold that T unwatermarked
+tokens exceed with probability α. The scores vary between keys and tokens as surprisal does: where
+the model is certain, no scheme has a choice.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,16 +37,27 @@ from gaussmark_lib.weights import Watermark
 from gaussmark_lib.workbench import pairs
 from gaussmark_lib.workbench.cli.audit import N_PROMPT, default_kinds
 
-POWERS, LEVELS = (0.5, 0.9, 0.99), (0.05, 0.01, 1e-6)
-LAST = 1e7  # tokens up to which a length is looked for
-# h, the column of the scores, and which sum n tokens without a mark exceed with probability α
-KGW = 1, "n_green", cache(lambda level, n: binom.isf(level, n, 0.25) + 0.5)
+POWERS = (0.5, 0.9, 0.99)
+LEVELS = (0.05, 0.01, 1e-6)
+LAST = 1e7  # tokens: the longest text in a search
+
+
+class Sampler(NamedTuple):
+    """What the prediction needs to know of a scheme that changes the sampler."""
+
+    context: int  # h
+    column: str  # of its scores: what a token adds
+    threshold: Callable[[float, int], float]  # (α, n): n unwatermarked tokens exceed it
+
+
+KGW = Sampler(1, "n_green", cache(lambda level, n: binom.isf(level, n, 0.25) + 0.5))
 SAMPLERS = {
     "KGW-1": KGW,
     "KGW-2": KGW,
-    "SynthID": (4, "ones", cache(lambda level, n: binom.isf(level, 30 * n, 0.5) + 0.5)),
-    "Gumbel-max": (4, "statistic", cache(gamma.isf)),
+    "SynthID": Sampler(4, "ones", cache(lambda level, n: binom.isf(level, 30 * n, 0.5) + 0.5)),
+    "Gumbel-max": Sampler(4, "statistic", cache(gamma.isf)),
 }
+# The power of each text: from (numbers of the texts, tokens, level).
 Reached = Callable[[Float[np.ndarray, "texts *columns"], float, float], Float[np.ndarray, " texts"]]
 
 
@@ -60,17 +71,22 @@ def table(
     temperature: float = 1.0,
     top_p: float = 1.0,
 ) -> list[dict[str, Any]]:
-    """A row per kind, level and power: the tokens that are needed, an estimate over texts.
-    GaussMarkError for a temperature of 0, at which no token is drawn.
+    """Return the number of tokens that is needed for each kind, level and power.
+
+    It is an estimate over texts.
+
+    Raises:
+        GaussMarkError: if the temperature is 0, at which no token is drawn.
     """
     if temperature == 0:
         raise GaussMarkError(
-            "--temperature: expected more than 0, got 0; without random choices a text carries too"
+            "--temperature: expected more than 0, got 0; a text without random choices has too"
             " little evidence for a prediction"
         )
     shape = top_p, temperature
     wm = Key.load(key_file).watermark  # refuses an unbound key before the model is loaded
-    lm, rows = models.load(model), []
+    lm = models.load(model)
+    rows = []
     for kind in tqdm(kinds or default_kinds(lm), "predicting", leave=False, disable=None):
         drawn = pairs.draw(lm, kind, n_texts, N_PROMPT)
         n = texts.fit(lm, drawn.prompts, n_tokens)
@@ -83,8 +99,8 @@ def table(
             reached = partial(by_gradient, n_tokens=n, exponent=exponent)
         for level in LEVELS:
             for power in POWERS:
-                of = partial(needed, reached, level=level, power=power)
-                tokens = stats.interval(numbers, of, n_resamples=200)
+                tokens_needed = partial(needed, reached, level=level, power=power)
+                tokens = stats.interval(numbers, tokens_needed, n_resamples=200)
                 rows.append({"kind": kind, "level": level, "power": power} | tokens.row())
     return rows
 
@@ -92,27 +108,33 @@ def table(
 def needed(
     reached: Reached, numbers: Float[np.ndarray, "texts *columns"], level: float, power: float
 ) -> float:
-    """The fewest tokens, with a fraction, at which the mean of ``reached`` over the texts is the
-    wanted power, or LAST. Where a sum takes whole numbers, power goes up and down with the length.
+    """Return the smallest number of tokens, with a fraction, that gives the power, at most LAST.
+
+    The power is the mean of ``reached`` over the texts. A test of whole numbers has a power that
+    goes up and down with the length, so that short lengths are tried one by one.
     """
 
     def missing(tokens: float) -> float:
         return reached(numbers, tokens, level).mean() - power
 
-    if missing(LAST) < 0:  # as where ‖G‖ does not grow
+    if missing(LAST) < 0:  # for example if ‖G‖ does not grow
         return LAST
-    for n in range(1, 64 * (missing(64) >= 0)):
-        if missing(n) >= 0:
-            return n - missing(n) / (missing(n) - missing(n - 1))
-    ends = np.log([1e-3, LAST])
-    return np.exp(optimize.brentq(lambda log: missing(np.exp(log)), *ends, xtol=1e-3))
+    if missing(64) >= 0:
+        for n in range(1, 64):
+            if missing(n) >= 0:
+                return n - missing(n) / (missing(n) - missing(n - 1))
+    log_tokens = optimize.brentq(
+        lambda log: missing(np.exp(log)), np.log(1e-3), np.log(LAST), xtol=1e-3
+    )
+    return np.exp(log_tokens)
 
 
 def by_keys(
     lm: models.LM, drawn: pairs.Pairs, wm: Watermark, n_tokens: int, shape: tuple[float, float]
 ) -> tuple[Float[np.ndarray, " texts"], float]:
-    """The mean of ψ of each text, sampled with (top_p, temperature) under its key, and the power of
-    the length with which these means grow.
+    """Return the mean of ψ of each text, and the exponent with which the means grow with length.
+
+    The texts are sampled with (top_p, temperature), each under its key.
     """
     top_p, temperature = shape
     marks = [(wm, key) for key in drawn.keys]
@@ -125,9 +147,9 @@ def by_keys(
         beginnings = [text[:n] for text in marked]
         of_text = gradients.gradients(lm.model, drawn.prompts, beginnings, wm)
         norms = pd.Series({gradient.text: gradient.norm for gradient in of_text})
-        found = promise.table(lm.model, drawn.prompts, beginnings, wm, sampled=sampled)
-        means = promise.mean_psi(found["information"], norms, wm.sigma)
-        tables.append(found.assign(grad_norm=means))
+        promised = promise.table(lm.model, drawn.prompts, beginnings, wm, sampled=sampled)
+        means = promise.mean_psi(promised["information"], norms, wm.sigma)
+        tables.append(promised.assign(grad_norm=means))  # the name that ``exponent`` reads
     exponent = stats.exponent(pd.concat(tables)).value
     return tables[-1]["grad_norm"].to_numpy(), exponent
 
@@ -140,8 +162,9 @@ def by_gradient(
     n_tokens: int,
     exponent: float,
 ) -> Float[np.ndarray, " texts"]:
-    """The power of each text at this length, from the mean of its ψ at ``n_tokens``."""
-    return norm.cdf(means * (tokens / n_tokens) ** exponent - stats.threshold(level))
+    """Return the power of each text at this length, given the mean of its ψ at ``n_tokens``."""
+    means_there = means * (tokens / n_tokens) ** exponent
+    return norm.cdf(means_there - stats.threshold(level))
 
 
 def by_draws(
@@ -151,17 +174,20 @@ def by_draws(
     scheme: SamplerScheme,
     shape: tuple[float, float] = (1.0, 1.0),
 ) -> Float[np.ndarray, "texts 2"]:
-    """Mean and variance of what a token adds, by text, under that text's key, sampled with (top_p,
-    temperature).
+    """Return mean and variance of what a token adds to the score, for each text under its key.
+
+    Tokens are sampled with (top_p, temperature).
     """
     top_p, temperature = shape
     context, column, _ = SAMPLERS[scheme.name]
     silent = {0, lm.model.config.bos_token_id}  # KGW scores nothing after these
     plain = generate.sample(lm.model, drawn.prompts, n_tokens, top_p=top_p, temperature=temperature)
-    coins, numbers = generate.uniform(1, range(drawn.n), n_tokens), []
+    coins = generate.uniform(1, range(drawn.n), n_tokens)
+    numbers = []
     for x, y, key, u in zip(drawn.prompts, plain, drawn.keys, coins, strict=True):
-        one = replace(scheme, key=key)
-        process, (inputs, _) = one.processor(lm.model), divergence.laid_out(lm.model, [(x, y)])
+        scheme_of_text = replace(scheme, key=key)
+        process = scheme_of_text.processor(lm.model)
+        inputs, _ = divergence.laid_out(lm.model, [(x, y)])
         with torch.no_grad():
             [logits] = divergence.logits(lm.model, inputs, n_tokens)
             if shape != (1, 1):
@@ -171,30 +197,39 @@ def by_draws(
         tokens = generate.pick(torch.cat(steps), torch.from_numpy(u).to(seen.device), 1.0, 1.0)
         places = [t for t in range(context, n_tokens) if y[t - context] not in silent]
         grams = [[*y[t - context : t], int(tokens[t])] for t in places]
-        added = one.score(lm.model, [x] * len(grams), grams)[column]
+        prompts = [x for _ in grams]
+        added = scheme_of_text.score(lm.model, prompts, grams)[column]
         numbers.append((added.mean(), added.var(), len(added)))
     mean, variance, n = np.array(numbers).T
-    spread = mean - mean.mean()  # of the texts, and of the draws
+    # The means vary between texts and by the draws: shrink them to the variance between texts.
+    spread = mean - mean.mean()
     of_texts = max(0.0, 1 - (variance / n).mean() / (spread.var() or 1.0))
-    return np.column_stack([mean.mean() + spread * of_texts**0.5, variance])
+    shrunk = mean.mean() + spread * of_texts**0.5
+    return np.column_stack([shrunk, variance])
 
 
 def by_sum(
     numbers: Float[np.ndarray, "texts 2"], tokens: float, level: float, *, scheme: str
 ) -> Float[np.ndarray, " texts"]:
-    """The same of a sum over tokens; numbers are a token's mean and variance, by text."""
-    context, _, least = SAMPLERS[scheme]
-    n, (mean, variance) = int(tokens) - context, numbers.T  # n are scored
+    """Return the power of each text for a sum over tokens.
+
+    ``numbers`` are mean and variance of what a token adds, for each text.
+    """
+    context, _, threshold = SAMPLERS[scheme]
+    mean, variance = numbers.T
+    n = int(tokens) - context  # the first tokens have no context and are not scored
     if n < 1:
         return np.zeros(len(mean))
-    return norm.cdf((n * mean - least(level, n)) / np.sqrt(n * variance))
+    return norm.cdf((n * mean - threshold(level, n)) / np.sqrt(n * variance))
 
 
 def shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """A line per kind and level, for a terminal."""
-    lines: dict[Any, dict[str, str]] = {}
+    """Return a line per kind and level, for a terminal."""
+    lines: dict[tuple[str, float], dict[str, str]] = {}
     for row in rows:
-        named = {"kind": row["kind"], "level": f"{row['level']:g}"}
+        group = (row["kind"], row["level"])
+        if group not in lines:
+            lines[group] = {"kind": row["kind"], "level": f"{row['level']:g}"}
         tokens = f"{row['value']:,.0f} ({row['low']:,.0f} to {row['high']:,.0f})"
-        lines.setdefault((*named.values(),), named)[f"power {row['power']:g}"] = tokens
-    return [*lines.values()]
+        lines[group][f"power {row['power']:g}"] = tokens
+    return list(lines.values())

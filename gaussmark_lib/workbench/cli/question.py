@@ -1,4 +1,4 @@
-"""What is asked of each text: which keys, with which model, at which level."""
+"""The question that a command asks of each text: which keys, which model, which level."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench.cli import answers
 
-if TYPE_CHECKING:  # they take seconds to import
+if TYPE_CHECKING:  # these imports take seconds
     from gaussmark_lib.gradients import Weigh
     from gaussmark_lib.keys import Key
     from gaussmark_lib.models import LM
@@ -27,16 +27,16 @@ class Question:
     lm: "LM"
     level: float
     edited: float
-    token_weights: "Weigh"  # how much each token counts, where that share was replaced
+    token_weights: "Weigh"  # that suit this share
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the noise that a marked text carries."""
+        """Standard deviation of the noise in watermarked texts."""
         return self.keys[0].binding.sigma_carried or self.watermark.sigma
 
     @cached_property
     def identity(self) -> list[Any]:
-        """What tells this question from others, as JSON without secrets."""
+        """What distinguishes this question from others, as JSON without secrets."""
         from gaussmark_lib.engine import checkpoints
 
         fingerprints = [key.fingerprint for key in self.keys]
@@ -46,9 +46,11 @@ class Question:
 def ask(
     key_files: Sequence[Path], model: str, *, level: float = 0.05, edited: float | None = None
 ) -> Question:
-    """Reads the keys and loads the model. Without ``edited`` the share is that of the keys.
+    """Read the keys and load the model. The default of ``edited`` is the share in the keys.
 
-    GaussMarkError before the model is loaded, for keys without a weight, or for several shares.
+    Raises:
+        GaussMarkError: before the model is loaded, if a key has no weight, or the keys have
+            different shares.
     """
     answers.loading(model)
     from gaussmark_lib import models
@@ -60,11 +62,11 @@ def ask(
     shares = {key.binding.edited for key in keys} if edited is None else {edited}
     if len(shares) > 1:
         raise GaussMarkError(
-            f"--key: expected keys for one share of exchanged tokens, got {sorted(shares)}; say"
+            f"--key: expected keys for the same share of replaced tokens, got {sorted(shares)}; use"
             " --edited SHARE"
         )
-    [exchanged] = shares
-    share = channel.share(exchanged, "--edited")
+    [share_of_keys] = shares
+    share = channel.share(share_of_keys, "--edited")
     lm = models.load(model)
     weigh = channel.weights(lm.model, share)
     return Question(keys, watermarks[0], lm, level, share, weigh)

@@ -1,4 +1,4 @@
-"""``gaussmark detect``: each text is tested as it is, against each key."""
+"""``gaussmark detect``: each text is tested as given, against each key."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,9 +49,11 @@ class Scoring(Work):
 
     @property
     def asked(self) -> list[Any]:
+        """What distinguishes these answers from others: the question."""
         return self.question.identity
 
     def about(self, item: Item) -> Row:
+        """Return the first fields of a text's rows."""
         return {
             "text": item.name,
             "model": self.question.lm.title,
@@ -61,14 +63,16 @@ class Scoring(Work):
         }
 
     def encode(self, item: Item) -> Encoded:
+        """Return the text as token ids, in windows that fit into the context."""
         lm = self.question.lm
         prompt = lm.prompt(item.prompt) if item.prompt else lm.unknown_prompt()
         prompts, responses = windows(lm.model, prompt, lm.encode(item.valid()))
         return Encoded(item, [(prompts, responses)], len(prompts))
 
     def answer(self, texts: Sequence[Encoded], advance: Callable[[int], object]) -> list[list[Row]]:
+        """Return the rows of each text."""
         short = [text for text in texts if text.n_windows == 1]
-        rows = {}
+        rows = {}  # number of the text → its rows
         if short:
             prompts = [prompt for text in short for prompt in text.versions[0][0]]
             responses = [response for text in short for response in text.versions[0][1]]
@@ -76,7 +80,7 @@ class Scoring(Work):
             for text, rows_of_text in zip(short, rows_of_short, strict=True):
                 rows[text.item.row] = rows_of_text
         for text in texts:
-            if text.n_windows > 1:
+            if text.n_windows > 1:  # not in a batch: its windows are one text
                 rows[text.item.row] = self.of_long(text)
             remarks = self.remarks(text.item)
             for row in rows[text.item.row]:
@@ -86,14 +90,15 @@ class Scoring(Work):
         return [rows[text.item.row] for text in texts]
 
     def of_short(self, texts: Windows) -> list[list[Row]]:
-        """The rows of texts in one window each, which are tested in batches."""
+        """Return the rows of texts in one window each, tested in batches."""
         table = measure.alone(self.question, texts)
         table = measure.with_promise(self.question, table, texts)
         return [self.rows(scores) for _, scores in table.groupby("text")]
 
     def of_long(self, text: Encoded) -> list[Row]:
-        """The rows of a text that is tested by its windows or versions together. The promise and
-        the length are those of the first version.
+        """Return the rows of a text in several windows or versions, which are tested together.
+
+        Promise and length are those of the first version.
         """
         prompts, _ = text.versions[0]
         try:
@@ -101,6 +106,7 @@ class Scoring(Work):
         except DegenerateScoreError as error:
             return [{"error": str(error)}]
         promised = measure.promised_together(self.question, text.versions[0])
+        # The promise is the same for all keys.
         rows = self.rows(table.assign(**promised))
         if len(prompts) > 1:
             for row in rows:
@@ -108,21 +114,21 @@ class Scoring(Work):
         return rows
 
     def rows(self, of_text: pd.DataFrame) -> list[Row]:
-        """One row per key of a text's scores, the last of which are the control key's."""
+        """Return one row per key; the last scores of a text are those of the control key."""
         scores = of_text.to_dict("records")
         if isinstance(scores[0]["error"], str):
             return [{"error": scores[0]["error"]}]
-        control = scores[-1]["p_value"]
+        control = scores[-1]["p_value"]  # of the control key, the last
         return [self.row(of_key | {"p_given": None}, control) for of_key in scores[:-1]]
 
     def row(self, scores: Row, control: float | None) -> Row:
-        """What to say of one text and key."""
+        """Return the scores and the verdict of a text under a key."""
         question = self.question
         row = {name: plain(scores[name]) for name in self.fields}
         return row | verdict.of(scores, question.sigma, question.level, control)
 
     def remarks(self, item: Item) -> list[str]:
-        """What to say of a text's characters, in one sentence or none."""
+        """Return at most one sentence on unusual characters of a text."""
         remark = typography.remark(item.text)
         if remark is None:
             return []
@@ -132,7 +138,7 @@ class Scoring(Work):
         ]
 
     def sentence(self, row: Row, *, alone: bool) -> str:
-        """Sentences on a text alone; of several, one line for each."""
+        """Return several sentences on a single text, or one line per text if there are several."""
         sentences = verdict.sentences(row)
         if alone:
             return "\n".join(sentences)
@@ -140,5 +146,6 @@ class Scoring(Work):
 
 
 def plain(value: Any) -> Any:
-    """None in place of NaN, which JSON has not."""
-    return None if value != value else value
+    """Return None instead of NaN, which JSON does not have."""
+    is_nan = value != value
+    return None if is_nan else value

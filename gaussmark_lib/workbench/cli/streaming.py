@@ -1,4 +1,4 @@
-"""``gaussmark stream``: each text is tested for what earlier answers had not said."""
+"""``gaussmark stream``: each text is tested only for evidence that earlier texts did not have."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,9 +16,11 @@ from gaussmark_lib.workbench.cli.measure import Windows
 from gaussmark_lib.workbench.cli.question import Question
 from gaussmark_lib.workbench.cli.scoring import FIELDS, Encoded, Scoring
 
-AGAIN = "The stream has had this text before: this is its answer again, and no new evidence."
-PENDING = "pending"  # note of a state: answers that it counted, and that a killed process may owe
-GIVEN = "given"  # note of a state: the references that it remembers
+AGAIN = "This text occurred earlier in the stream: the answer is repeated and is no new evidence."
+PENDING = (
+    "pending"  # note of a state: its latest answers, which a killed process may not have given
+)
+GIVEN = "given"  # note of a state: the reference texts in its memory
 
 
 @dataclass
@@ -27,17 +29,19 @@ class Streaming(Scoring):
 
     state: joint.State
     path: Path  # of the state
-    share: float  # of the texts that are expected to be marked
-    references: Sequence[Item]  # unmarked texts that the state is to remember
+    share: float  # of texts that are expected to be watermarked
+    references: Sequence[Item]  # human texts of the stream's kind
 
     fields: ClassVar[list[str]] = [*FIELDS, "innovation", "residual", "log_e", "repeats"]
 
     @property
     def asked(self) -> list[Any]:
-        return [*super().asked, self.share, [digest(item, []) for item in self.references]]
+        """What distinguishes these answers: the question, the share and the references."""
+        digests = [digest(item, []) for item in self.references]
+        return [*super().asked, self.share, digests]
 
     def encode(self, item: Item) -> Encoded:
-        """The law of a stream is that of texts in one window."""
+        """Return the text as token ids in one window: the law of a stream is for such texts."""
         lm = self.question.lm
         prompt = lm.prompt(item.prompt) if item.prompt else lm.unknown_prompt()
         pairs = tokens.Reader(lm.model).pairs([prompt], [lm.encode(item.valid())])
@@ -45,7 +49,7 @@ class Streaming(Scoring):
         return Encoded(item, [([prompt], [response])], n_windows=1)
 
     def answer(self, texts: Sequence[Encoded], advance: Callable[[int], object]) -> list[list[Row]]:
-        """The state is on the disk before anybody sees an answer."""
+        """Answer texts; the state is stored on disk before the answers are seen."""
         asked = self.asked
         digests = [digest(text.item, asked) for text in texts]
         rows = dict(self.state.notes.get(PENDING, {}))
@@ -58,12 +62,14 @@ class Streaming(Scoring):
         return [rows[name] for name in digests]
 
     def of_short(self, texts: Windows) -> list[list[Row]]:
+        """Return the rows of texts, given all earlier answers."""
         references = self._new_references()
         table = measure.in_stream(self.question, texts, self.state, self.share, references)
         table = measure.with_promise(self.question, table, texts)
         return [self.rows(scores) for _, scores in table.groupby("text")]
 
     def rows(self, of_text: Any) -> list[Row]:
+        """Return one row per key; there is no control key."""
         scores = of_text.to_dict("records")
         if isinstance(scores[0]["error"], str):
             return [{"error": scores[0]["error"]}]
@@ -92,7 +98,11 @@ class Streaming(Scoring):
 
 
 def opened(path: Path, question: Question) -> joint.State:
-    """The state in a file, or a new one. KeyMismatchError if it is that of another key."""
+    """Open the state in a file, or a new state.
+
+    Raises:
+        KeyMismatchError: if the state belongs to another key.
+    """
     state = joint.State.load(path) if os.path.lexists(path) else joint.State()
     state.use(question.watermark.on(question.lm.model), question.keys)
     return state

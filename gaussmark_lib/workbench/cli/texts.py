@@ -1,10 +1,10 @@
 """``gaussmark generate`` and ``detect``: text under a key's watermark, and its test.
 
-One text alone: the answer is printed, and nothing else; what cannot be answered ends the command.
-Several: each gets its answer, a broken one its reason, and the rest goes on. What ``generate
---json`` prints, ``detect`` takes as it is. With ``--out`` every batch of answers is on the disk
-before the next one begins, and the same command again goes on behind the last of them. What is
-written does not depend on the batches: row i draws from a stream of its own.
+For a single text, the answer is printed and nothing else; a text that cannot be answered ends the
+command. For several texts, each gets its answer, or the reason why it has none. ``detect`` reads
+the output of ``generate --json``. With ``--out``, every batch of answers is stored on disk before
+the next batch begins, and the same command continues after the last answer. Texts do not depend on
+the batches: row i has its own stream of random numbers.
 """
 
 import os
@@ -38,9 +38,9 @@ EXIT_OF_GENERATE = (
     " continued, and all others were; 130 interrupted."
 )
 EXIT_OF_DETECT = (
-    "Exit codes: 0 all texts were scored, whatever their p; 1 failed, as on a full disk; 2 refused:"
-    " arguments, key or model, or the one text; 3 some texts could not be scored (their names and"
-    " reasons are on standard error), and all others were; 130 interrupted."
+    "Exit codes: 0 all texts were scored, whatever their p-value; 1 failed, as on a full disk; 2"
+    " refused: arguments, key or model, or the only text; 3 some texts could not be scored (see"
+    " standard error for their names and reasons), and all others were; 130 interrupted."
 )
 
 
@@ -55,8 +55,8 @@ def detect(
         bool,
         typer.Option(
             "--normalise",
-            help="Also test each text with plain spaces and quotes and without hard line breaks;"
-            " p takes both tests into account.",
+            help="Also test each text with plain spaces and quotes and without hard line breaks."
+            " The p-value takes both tests into account.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -92,7 +92,7 @@ def generate(
         list[str] | None,
         typer.Argument(
             metavar="PROMPT",
-            help="A text to continue, or what you say to a chat model; - reads standard input.",
+            help="A text to continue, or your message to a chat model; - reads standard input.",
         ),
     ] = None,
     model: Model = "doclm",
@@ -100,20 +100,23 @@ def generate(
         list[str] | None,
         typer.Option(
             metavar="FILE",
-            help="Prompts: a text file is one; a .csv, .tsv, .json, .jsonl or .ndjson file has"
-            " several (`prompt`); a folder has such files; .gz of each; may be repeated.",
+            help="File of prompts: a text file is one prompt; a .csv, .tsv, .json, .jsonl or"
+            " .ndjson file has several (`prompt`); .gz of each; or a folder of such files. May be"
+            " repeated.",
         ),
     ] = None,
     tokens: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Tokens of each text at most.")
+        int, typer.Option(min=1, max=1_000_000, help="Largest number of tokens of a text.")
     ] = 200,
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 1.0,
+    temperature: Annotated[
+        float, typer.Option(help="Sampling temperature; 0 takes the most likely token.")
+    ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Sampling seed (not the key).")] = 0,
     as_json: AsJson = False,
     top_p: Annotated[
         float,
         typer.Option(
-            help="Leave out the least likely tokens, beyond this probability.",
+            help="Nucleus sampling: total probability of the kept tokens.",
             rich_help_panel=ADVANCED,
         ),
     ] = 1.0,
@@ -121,7 +124,7 @@ def generate(
         bool | None,
         typer.Option(
             "--until-end/--full-length",
-            help="Stop where the model ends its text, or write all tokens.  [chat models stop]",
+            help="Stop at the model's end of text, or write all tokens.  [chat models stop]",
             rich_help_panel=ADVANCED,
         ),
     ] = None,
@@ -131,21 +134,22 @@ def generate(
     batch: Batch = 16,
 ) -> int:
     """Write text that carries a key's watermark."""
-    typed = {}
-    names = []
+    typed = {}  # prompts by their names
+    names = []  # of files
     for word in prompts or []:
         if word == "-":
             names.append(word)
             continue
+        # A word such as "data" may be both a prompt and the name of a folder.
         if os.path.exists(word) and ("." in word[1:] or os.sep in word):
             raise GaussMarkError(
-                f"expected a prompt, got the name of a file, {word!r}; to continue what is in it,"
-                " say --file"
+                f"expected a prompt, got the name of a file, {word!r}; to continue its content, use"
+                " --file"
             )
         typed[f"prompt {len(typed) + 1}"] = word
     names += file or []
     texts = inputs.texts(names, typed, field="prompt", format=format, column=column, out=out)
-    items = list(texts.items)
+    items = list(texts.items)  # all prompts, because the bar needs their number
     texts = inputs.Texts(iter(items), many=texts.many or len(items) > 1)
 
     answers.loading(model)
@@ -158,7 +162,7 @@ def generate(
     lm = models.load(model)
     ends = lm.is_chat if until_end is None else until_end
     work = Writing(lm, carried, Sampling(tokens, ends, seed, top_p, temperature))
-    work.refuse_options()
+    work.refuse_options()  # before any text is written
     with perturb.watermarked(lm.model, watermark, carried):
         return answers.give(
             work, texts, batch=batch, out=out, as_json=as_json, total=len(items) * tokens

@@ -10,11 +10,11 @@ from gaussmark_lib.workbench.cli.inputs import visible
 from gaussmark_lib.workbench.cli.options import AsJson, KeyFiles
 
 PROVES = (
-    "A small p proves that the checkpoint descends from this marked release, or from somebody who"
-    " has its key, or both its base and its marked weights. It does not prove who was first, and a"
-    " large p does not prove that the checkpoint is free of the mark."
+    "A small p-value proves that the checkpoint descends from this watermarked release, or from"
+    " somebody who has its key, or both its base and its watermarked weights. It does not prove who"
+    " was first. A large p-value does not prove that the checkpoint has no watermark."
 )
-FAR = 0.5  # ‖Δ‖/‖θ‖ from which a checkpoint is called another model than a changed base
+FAR = 0.5  # from this ‖Δ‖/‖θ‖, a checkpoint is called another model and not a changed base
 
 
 def verify(
@@ -24,10 +24,10 @@ def verify(
     ],
     key: KeyFiles,
     base: Annotated[
-        str, typer.Option(help="The model before it was marked: doclm, a folder or a hub id.")
+        str, typer.Option(help="The unwatermarked model: doclm, a folder or a hub id.")
     ] = "doclm",
     level: Annotated[
-        float, typer.Option(min=1e-300, max=1, help="Of the test, over all keys given.")
+        float, typer.Option(min=1e-300, max=1, help="False-alarm rate, over all given keys.")
     ] = 0.001,
     as_json: AsJson = False,
 ) -> None:
@@ -39,21 +39,24 @@ def verify(
     watermarks = [bound.watermark for bound in keys]  # refuses unbound keys before the work
     table = provenance.weights(base, checkpoint, watermarks[0], keys)
     for row in table.to_dict("records"):
-        row = {"checkpoint": checkpoint, **provenance.verdict(row, level, len(keys)), **row}
+        verdict = provenance.verdict(row, level, len(keys))
+        row = {"checkpoint": checkpoint, **verdict, **row}
         print(json.dumps(row) if as_json else visible(sentence(row, base)))
     if not as_json:
         print(visible(PROVES))
 
 
 def sentence(row: Mapping[str, Any], base: str) -> str:
-    """What to say of a checkpoint: the verdict, and how far it is from the base."""
+    """Return the verdict on a checkpoint, and its distance from the base, in sentences."""
     from gaussmark_lib.workbench import verdict
 
     scores = f"ψ = {row['psi']:.1f} whole, {row['psi_rows']:.1f} by rows, key {row['key_id']}"
-    far = row["relative"] > FAR and row["verdict"] != "carries the key"
-    kind = "another model's weights, or another key's mark" if far else f"a version of {base}"
+    is_other = row["relative"] > FAR and row["verdict"] != "carries the key"
+    kind = f"a version of {base}"
+    if is_other:
+        kind = "another model's weights, or another key's watermark"
     return (
         f"{row['checkpoint']} {row['verdict']}: p = {verdict.p_value(row['log10_p_all'])} "
-        f" ({scores}). Its matrix is {row['relative']:.2g} of ‖θ‖ away from {base}'s,"
-        f" {row['distance']:.2f} times the mark's own length: {kind}."
+        f" ({scores}). Its matrix is {row['relative']:.2g} of ‖θ‖ away from that of {base},"
+        f" {row['distance']:.2f} times the length of the watermark: {kind}."
     )

@@ -1,4 +1,4 @@
-"""``gaussmark generate``: continues prompts on a model that carries the watermark."""
+"""``gaussmark generate``: the watermarked model continues prompts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -29,7 +29,7 @@ class Prompt(NamedTuple):
 
 
 class Writing(Work):
-    """Gives each prompt one row, with the text that continues it."""
+    """Gives each prompt one row, with its text."""
 
     doing: ClassVar[str] = "writing"
     done: ClassVar[str] = "written"
@@ -42,9 +42,11 @@ class Writing(Work):
         self.lm = lm
         self.key = key
         self.sampling = sampling
+        # What distinguishes these texts from others.
         self.asked: list[Any] = [*sampling, key.fingerprint, checkpoints.digest(lm.model)]
 
     def about(self, item: Item) -> Row:
+        """Return the first fields of a row; ``text`` stands first, and is filled in later."""
         return {
             "text": None,
             "name": item.name,
@@ -54,14 +56,16 @@ class Writing(Work):
         }
 
     def encode(self, item: Item) -> Prompt:
+        """Return the prompt as token ids; an empty prompt is allowed."""
         text = item.valid()
         ids = self.lm.prompt(text) if text or self.lm.is_chat else []
-        return Prompt(item, tokens.Reader(self.lm.model).prompt(ids, n=self.sampling.n_tokens))
+        reader = tokens.Reader(self.lm.model)
+        return Prompt(item, reader.prompt(ids, n=self.sampling.n_tokens))
 
     def answer(
         self, prompts: Sequence[Prompt], advance: Callable[[int], object]
     ) -> list[list[Row]]:
-        """Each row draws from a stream of its own, whatever the batch."""
+        """Write the texts of a batch; the random numbers of a row do not depend on its batch."""
         texts = self._sampled(
             [prompt.ids for prompt in prompts],
             self.sampling.n_tokens,
@@ -71,8 +75,8 @@ class Writing(Work):
         return [[{"text": self.lm.decode(ids), "n_tokens": len(ids)}] for ids in texts]
 
     def refuse_options(self) -> None:
-        """Raises the library's error for options that no text can be written with."""
-        self._sampled([[0]], 1, rows=None, on_step=None)
+        """Raise the library's error for sampling options that are not valid."""
+        self._sampled([[0]], 1, rows=None, on_step=None)  # one token after any prompt
 
     def _sampled(
         self,
@@ -95,4 +99,5 @@ class Writing(Work):
         )
 
     def sentence(self, row: Row, *, alone: bool) -> str:
+        """Return the text, with the name of its prompt if there are several prompts."""
         return row["text"] if alone else f"[{visible(row['name'])}]\n{row['text']}\n"

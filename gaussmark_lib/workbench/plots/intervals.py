@@ -1,7 +1,7 @@
 """Estimates with their intervals: points with error bars, and lines with bands.
 
-A table names an estimate's columns ``value, low, high``, or ``psi, psi_low, psi_high`` where a row
-has several (``stats.Estimate.row``). Where it has no bounds, a point or a line stands alone.
+The columns of an estimate are ``value, low, high``, or for example ``psi, psi_low, psi_high`` if a
+row has several estimates (``stats.Estimate.row``). Without bounds, there is no bar and no band.
 """
 
 import numpy as np
@@ -13,11 +13,14 @@ from numpy.typing import ArrayLike
 
 
 def bounds(rows: pd.DataFrame, column: str = "value") -> Float[np.ndarray, "3 rows"]:
-    """The estimates, their lower and their upper bounds, NaN where there are none: ``column`` with
-    ``column_low`` and ``column_high``, or else ``low`` and ``high``.
+    """Return the estimates, their lower and their upper bounds; missing bounds are NaN.
+
+    The bounds are ``column_low`` and ``column_high`` if the table has them, else ``low`` and
+    ``high``.
     """
     prefix = f"{column}_" if f"{column}_low" in rows else ""
-    return rows.reindex(columns=[column, f"{prefix}low", f"{prefix}high"]).to_numpy(float).T
+    columns = [column, f"{prefix}low", f"{prefix}high"]
+    return rows.reindex(columns=columns).to_numpy(float).T
 
 
 def bars(
@@ -29,9 +32,9 @@ def bars(
     horizontal: bool = False,
     **look,
 ) -> ErrorbarContainer:
-    """A point with its interval for each row, at these places of the other axis."""
+    """Draw a point with its interval for each row, at these places of the other axis."""
     value, low, high = bounds(rows, column)
-    error = np.maximum([value - low, high - value], 0)  # a bound may lie a rounding error inside
+    error = np.maximum([value - low, high - value], 0)  # by rounding, a bound may lie inside
     look = {"linestyle": "none", "marker": "o", "capsize": 3} | look
     if horizontal:
         return axes.errorbar(value, at, xerr=error, **look)
@@ -39,7 +42,8 @@ def bars(
 
 
 def band(axes: Axes, at: ArrayLike, rows: pd.DataFrame, column: str = "value", **look) -> None:
-    """A line through the estimates and a band between their bounds."""
+    """Draw a line through the estimates, and a band between their bounds."""
     value, low, high = bounds(rows, column)
-    (line,) = axes.plot(at, value, **{"marker": "o"} | look)
+    look = {"marker": "o"} | look
+    [line] = axes.plot(at, value, **look)
     axes.fill_between(at, low, high, alpha=0.18, linewidth=0, color=line.get_color())

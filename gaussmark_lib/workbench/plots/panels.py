@@ -1,7 +1,10 @@
-"""One figure for most tables: estimates with their intervals, as lines where x is a number, or else
-as points, one row per category; two panels side by side for the values of another column.
+"""A figure for most tables: estimates with their intervals.
+
+If x is a number, estimates are lines; otherwise they are points, with one row per category. The
+values of another column can have a panel each, two panels side by side.
 """
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -11,12 +14,13 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from gaussmark_lib.workbench.plots import intervals, style
 
 Looks = Mapping[Any, Mapping]
 COLUMNS = 2  # of panels: a page is 1,280 pixels wide
-BANDS = 2  # lines whose bands may lie over each other; of more, the intervals are bars
+BANDS = 2  # lines with bands, which may overlap; with more lines, the intervals are bars
 
 
 def panels(
@@ -37,45 +41,59 @@ def panels(
     ylim: tuple[float, float] | None = None,
     sharey: bool = True,
 ) -> Figure:
-    """Draws column ``y`` with its interval (``y_low, y_high``, or ``low, high``, or none).
+    """Draw column ``y`` with its interval (``y_low, y_high``, or ``low, high``, or no interval).
 
     Args:
-        x: a column of numbers, or of categories, which are drawn from top to bottom in the table's
-            order, with the estimate across.
-        by: a column whose values have a colour each; looks: value → matplotlib's ``color, marker,
-            linestyle, label``, by default ``style.look``.
-        panel: a column whose values have a panel each.
-        at: label → a value of y to draw a thin line at.
-        xscale, yscale: "linear" or "log", of the columns x and y.
-        xlabel, ylabel: of the columns x and y; by default their names.
+        x: a column of numbers, or of categories. Categories are drawn from top to bottom in the
+            order of the table, with the estimates on the horizontal axis.
+        by: a column; each of its values has a colour.
+        looks: value of ``by`` → matplotlib's ``color, marker, linestyle, label``; by default
+            ``style.look``.
+        panel: a column; each of its values has a panel.
+        at: label → value of y, at which a thin line is drawn.
+        xscale, yscale: "linear" or "log", for the columns x and y.
+        xlabel, ylabel: labels of the columns x and y; by default their names.
     """
     names = [None] if panel is None else list(table[panel].unique())
     is_lines = pd.api.types.is_numeric_dtype(table[x])
     if by and not looks:
         looks = {name: style.look(name, i) for i, name in enumerate(table[by].unique())}
-    n_looks = table[by].nunique() if by else 1  # each needs its place in a category's row
-    height = 3.9 if is_lines else 1.6 + max(0.42, 0.15 * n_looks) * table[x].nunique()
-    columns = min(len(names), COLUMNS)
-    n_rows = -(-len(names) // columns)
-    size = (2.4 + 4.4 * columns, height * n_rows)
-    figure, grid = plt.subplots(n_rows, columns, figsize=size, sharey=sharey, squeeze=False)
+    looks = looks or {None: style.look("measured")}
+    xlabel = x if xlabel is None else xlabel
+    ylabel = y if ylabel is None else ylabel
+    if is_lines:
+        height = 3.9  # inches
+    else:
+        n_looks = table[by].nunique() if by else 1  # each has its place in a category's row
+        height = 1.6 + max(0.42, 0.15 * n_looks) * table[x].nunique()
+    n_columns = min(len(names), COLUMNS)
+    n_rows = math.ceil(len(names) / n_columns)
+    size = (2.4 + 4.4 * n_columns, height * n_rows)
+    figure, grid = plt.subplots(n_rows, n_columns, figsize=size, sharey=sharey, squeeze=False)
     for axes in grid.flat[len(names) :]:
         axes.remove()
     for axes, name in zip(grid.flat, names, strict=False):
         rows = table if panel is None else table[table[panel] == name]
         draw = partial(_lines, scale=xscale) if is_lines else _points
-        draw(axes, rows, x, y, by, looks or {None: style.look("measured")})
+        draw(axes, rows, x, y, by, looks)
+        draw_line = axes.axhline if is_lines else axes.axvline
         for label, value in (at or {}).items():
-            (axes.axhline if is_lines else axes.axvline)(value, **style.DASHED, label=label)
-        labels = [x if xlabel is None else xlabel, y if ylabel is None else ylabel]
-        scales, limits = {"xscale": xscale, "yscale": yscale}, {"ylim": ylim}
-        if not is_lines:  # the estimate goes across
-            labels, scales, limits = [labels[1], ""], {"xscale": yscale}, {"xlim": ylim}
-        axes.set(xlabel=labels[0], ylabel=labels[1], title="" if name is None else name, **scales)
-        axes.set(**{end: limit for end, limit in limits.items() if limit})
+            draw_line(value, **style.DASHED, label=label)
+        title_of_panel = "" if name is None else name
+        if is_lines:
+            axes.set(xlabel=xlabel, ylabel=ylabel, title=title_of_panel)
+            axes.set(xscale=xscale, yscale=yscale)
+        else:  # the estimates are on the horizontal axis
+            axes.set(xlabel=ylabel, ylabel="", title=title_of_panel, xscale=yscale)
+        if ylim:
+            set_limits = axes.set_ylim if is_lines else axes.set_xlim
+            set_limits(ylim)
         if is_lines and xscale == "log":
             is_count = pd.api.types.is_integer_dtype(table[x]) and table[x].nunique() <= 8
-            style.log_ticks(axes, table[x]) if is_count else style.few_log_ticks(axes.xaxis)
+            if is_count:
+                style.log_ticks(axes, table[x])
+            else:
+                style.few_log_ticks(axes.xaxis)
         if sharey and n_rows == 1:
             axes.label_outer(remove_inner_ticks=False)
     if by or at:
@@ -86,32 +104,48 @@ def panels(
 def _lines(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None, looks: Looks, scale: str
 ) -> None:
-    forward, back = (np.log, np.exp) if scale == "log" else (np.asarray, np.asarray)
-    places = np.sort(forward(rows[x].unique()))
+    """A line per group."""
+    is_log = scale == "log"
+    places = np.sort(_scaled(rows[x].unique(), is_log))
     step = 0.07 * np.diff(places).min(initial=np.ptp(places) or 1.0)  # between bars at one x
-    known = rows[np.isfinite(intervals.bounds(rows, y)[1:]).any(axis=0)]
-    barred = [group for group in looks if not by or (known[by] == group).any()]
+    _, low, high = intervals.bounds(rows, y)
+    with_interval = rows[np.isfinite(low) | np.isfinite(high)]
+    # Groups with bars, which stand next to each other at one x.
+    barred = [group for group in looks if not by or (with_interval[by] == group).any()]
     for group, look in looks.items():
-        chosen = (rows[rows[by] == group] if by else rows).sort_values(x)
+        rows_of_group = (rows[rows[by] == group] if by else rows).sort_values(x)
+        if not len(rows_of_group):
+            continue
         look = {"label": group} | dict(look)
-        if len(looks) <= BANDS and len(chosen):
-            intervals.band(axes, chosen[x], chosen, y, **look)
-        elif len(chosen):
-            shift = 0.0
-            if group in barred:
-                shift = step * (barred.index(group) - (len(barred) - 1) / 2)
-            at = back(forward(chosen[x]) + shift)
-            intervals.bars(axes, at, chosen, y, **{"linestyle": "-", "linewidth": 1} | look)
+        if len(looks) <= BANDS:
+            intervals.band(axes, rows_of_group[x], rows_of_group, y, **look)
+            continue
+        shift = 0.0
+        if group in barred:
+            shift = step * (barred.index(group) - (len(barred) - 1) / 2)
+        at = _scaled(rows_of_group[x], is_log) + shift
+        if is_log:
+            at = np.exp(at)
+        look = {"linestyle": "-", "linewidth": 1} | look
+        intervals.bars(axes, at, rows_of_group, y, **look)
+
+
+def _scaled(values: ArrayLike, is_log: bool) -> np.ndarray:
+    """Values as their places on the axis."""
+    values = np.asarray(values)
+    return np.log(values) if is_log else values
 
 
 def _points(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None, looks: Looks) -> None:
+    """A point per group in the row of each category."""
     categories = list(rows[x].unique())
-    step = min(0.2, 0.8 / len(looks))  # keeps the intervals of one category apart
-    for place, (group, look) in enumerate(looks.items()):
-        chosen = rows[rows[by] == group] if by else rows
-        if len(chosen):
-            shift = step * (place - (len(looks) - 1) / 2)
-            places = [categories.index(name) + shift for name in chosen[x]]
-            look = {"label": group} | {**look} | {"linestyle": "none"}
-            intervals.bars(axes, places, chosen, y, horizontal=True, **look)
+    step = min(0.2, 0.8 / len(looks))  # between the groups of a category
+    for i, (group, look) in enumerate(looks.items()):
+        rows_of_group = rows[rows[by] == group] if by else rows
+        if not len(rows_of_group):
+            continue
+        shift = step * (i - (len(looks) - 1) / 2)
+        places = [categories.index(name) + shift for name in rows_of_group[x]]
+        look = {"label": group} | dict(look) | {"linestyle": "none"}
+        intervals.bars(axes, places, rows_of_group, y, horizontal=True, **look)
     style.categories(axes, categories)

@@ -1,6 +1,4 @@
-"""Text shown to people in a notebook: escaped, side by side, and readable in light and dark
-themes.
-"""
+"""Text in the output of a notebook: escaped, side by side, readable in light and dark themes."""
 
 from collections.abc import Callable, Mapping
 from html import escape
@@ -11,12 +9,12 @@ from IPython.display import HTML, Markdown
 
 
 def side_by_side(texts: Mapping[str, str]) -> HTML:
-    """One column per text, under its heading."""
+    """Return texts in columns, each under its heading."""
     return cards({escape(heading): escape(text) for heading, text in texts.items()})
 
 
 def cards(columns: Mapping[str, str]) -> HTML:
-    """HTML under its headings, side by side; wraps below one another on a narrow screen."""
+    """Return pieces of HTML side by side, each under its heading; they wrap on a narrow screen."""
     cells = "".join(
         '<figure style="flex:1 1 18em;margin:0;padding:.6em .9em;border:1px solid'
         ' rgba(128,128,128,.45);border-radius:6px"><figcaption'
@@ -28,28 +26,45 @@ def cards(columns: Mapping[str, str]) -> HTML:
 
 
 def sentence(text: str) -> Markdown:
-    """A sentence whose numbers were computed, set as prose."""
+    """Return a sentence with computed numbers, formatted like prose."""
     return Markdown(text)
 
 
 def pieces(table: pd.DataFrame, decode: Callable[[list[int]], str]) -> pd.DataFrame:
-    """The table of ``evidence.per_token`` by readable pieces, whose tokens only together are whole
-    characters: ``text``, ``evidence`` and ``log_p`` (sums), ``n_tokens``. ``decode`` is that of the
-    tokenizer; the pieces joined are the whole text.
+    """Join tokens of the table of ``evidence.per_token`` into pieces of whole characters.
+
+    Args:
+        decode: the tokenizer's function from ids to text.
+
+    Returns:
+        One row per piece: ``text``; ``evidence`` and ``log_p``, sums; ``n_tokens``. All texts
+        joined are the whole text.
 
     >>> table = pd.DataFrame({"token_id": [104, 195, 169], "evidence": [0.5, 0.25, 0.25]})
     >>> joined = pieces(table.assign(log_p=-1.0), lambda ids: bytes(ids).decode(errors="replace"))
     >>> joined[["text", "evidence", "n_tokens"]].values.tolist()
     [['h', 0.5, 1], ['é', 0.5, 2]]
     """
-    ids, texts, starts = table["token_id"].tolist(), [], []
-    before = start = 0  # of the last piece and of the next one
+    ids = table["token_id"].tolist()
+    texts = []
+    starts = []
+    previous = 0  # start of the latest piece
+    start = 0  # of the next piece
     for end in range(1, len(ids) + 1):
-        # with the piece before it, since some tokenizers drop a leading space
-        known, now = decode(ids[before:start]), decode(ids[before:end])
-        if end == len(ids) or not now.endswith("\ufffd"):  # not in the middle of a character
-            texts.append(now[len(known) :])
+        # Decoded together with the latest piece, because some tokenizers drop a leading space.
+        text_before = decode(ids[previous:start])
+        text = decode(ids[previous:end])
+        is_whole = not text.endswith("\ufffd")  # not in the middle of a character
+        if is_whole or end == len(ids):
+            texts.append(text[len(text_before) :])
             starts.append(start)
-            before, start = start, end
-    sums = {name: np.add.reduceat(table[name].to_numpy(), starts) for name in ("evidence", "log_p")}
-    return pd.DataFrame({"text": texts, **sums, "n_tokens": np.diff([*starts, len(ids)])})
+            previous = start
+            start = end
+    return pd.DataFrame(
+        {
+            "text": texts,
+            "evidence": np.add.reduceat(table["evidence"].to_numpy(), starts),
+            "log_p": np.add.reduceat(table["log_p"].to_numpy(), starts),
+            "n_tokens": np.diff([*starts, len(ids)]),
+        }
+    )

@@ -1,5 +1,5 @@
-"""One look for every figure: colours that colour-blind readers can tell apart, quiet grid, sizes
-that fit a notebook's width.
+"""The look of every figure: colours for colour-blind readers, a quiet grid, and sizes that fit the
+width of a notebook.
 """
 
 import textwrap
@@ -16,8 +16,11 @@ from numpy.typing import ArrayLike
 from scipy.stats import norm
 
 COLOURS = sns.color_palette("colorblind")
-WATERMARKED, PLAIN, WRONG_KEY, THEORY = COLOURS[1], COLOURS[0], COLOURS[4], "0.25"
-SCHEMES = {  # colour and marker of a scheme, the same in every figure
+WATERMARKED = COLOURS[1]
+PLAIN = COLOURS[0]
+WRONG_KEY = COLOURS[4]
+THEORY = "0.25"
+SCHEMES = {  # colour and marker of each scheme, the same in every figure
     "GaussMark, no prompt": ("#8c6d31", "X"),
     "GaussMark, sharper": ("#252525", "h"),
     "GaussMark": (COLOURS[1], "o"),
@@ -37,6 +40,7 @@ KINDS = {  # of texts, and of numbers
     "wrong key": {"color": WRONG_KEY, "marker": "D"},
     "predicted": {"color": THEORY, "marker": "x", "linestyle": "--"},
 }
+# Of groups that are not schemes, so that the colour of a scheme has no second meaning.
 OTHERS = (
     "#1b4f72",
     "#12a3a3",
@@ -44,63 +48,81 @@ OTHERS = (
     "#9a9a9a",
     "#000000",
     "#6fb7e0",
-)  # of what is no scheme, so that a scheme keeps its colour everywhere
-THIN = {"color": THEORY, "linewidth": 1}  # lines to compare with
+)
+THIN = {"color": THEORY, "linewidth": 1}  # lines for comparison
 DOTTED = THIN | {"linestyle": ":"}
 DASHED = THIN | {"linestyle": "--"}
 TOKENS = "tokens of response"
 
 
 def use() -> None:
-    """Sets the style for the whole kernel; every notebook calls it once."""
+    """Set the style of the whole kernel; every notebook calls it once."""
     sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", font_scale=0.9)
-    mpl.rcParams.update({"figure.figsize": (7.0, 4.0), "figure.dpi": 100, "savefig.bbox": "tight"})
     mpl.rcParams.update(
-        {"axes.titlesize": "medium", "axes.titlelocation": "left", "legend.fontsize": "small"}
+        {
+            "figure.figsize": (7.0, 4.0),
+            "figure.dpi": 100,
+            "savefig.bbox": "tight",
+            "axes.titlesize": "medium",
+            "axes.titlelocation": "left",
+            "legend.fontsize": "small",
+        }
     )
 
 
 def look(name: str, place: int = 0) -> dict[str, str | tuple]:
-    """Colour, marker and line of a group in a figure: of a kind of text or a scheme the same
-    everywhere, of anything else the one of its place. A scheme's are those of the longest name in
-    ``SCHEMES`` that its own begins with.
+    """Return colour, marker and line of a group in a figure.
+
+    A kind of text or a scheme has the same look in every figure. Other groups get a look by their
+    place. The look of a scheme is that of the longest name in ``SCHEMES`` with which its name
+    begins.
 
     >>> look("predicted")["linestyle"], look("KGW-2 z-test") == look("KGW-2") != look("KGW-1")
     ('--', True)
     """
     if name in KINDS:
         return KINDS[name]
-    if schemes := [known for known in SCHEMES if str(name).startswith(known)]:
+    schemes = [scheme for scheme in SCHEMES if str(name).startswith(scheme)]
+    if schemes:
         colour, marker = SCHEMES[max(schemes, key=len)]
         return {"color": colour, "marker": marker}
     return {"color": OTHERS[place % len(OTHERS)], "marker": "osD^vP"[place % 6]}
 
 
 def name_points(axes: Axes, names: Sequence[str], x: ArrayLike, y: ArrayLike) -> None:
-    """Each point's name in a column on the right, with a line to it; no two at one height."""
-    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    """Write the names of points in a column on the right, each with a line to its point.
+
+    The names do not overlap.
+    """
+    left, right = axes.get_xlim()
+    low, high = axes.get_ylim()
     axes.set_xlim(left, right + 0.4 * (right - left))
     points = sorted(zip(y, x, names, strict=True))
     if not points:
         return
+    heights = [height for height, _, _ in points]
     step = 0.06 * (high - low) * np.arange(len(points))
-    places = np.maximum.accumulate([y for y, *_ in points] - step) + step
-    places += max(np.mean(y) - places.mean(), low - places[0])
-    look = {"fontsize": "x-small", "va": "center", "bbox": {"color": "white", "pad": 0.5}}
+    places = np.maximum.accumulate(heights - step) + step  # at least a step apart
+    places += max(np.mean(y) - places.mean(), low - places[0])  # around their mean, inside the axes
     for place, (height, at, name) in zip(places, points, strict=True):
-        thin = {"arrowstyle": "-", "color": "0.75"}
-        axes.annotate(name, (at, height), (right, place), arrowprops=thin, **look)
+        axes.annotate(
+            name,
+            (at, height),
+            (right, place),
+            arrowprops={"arrowstyle": "-", "color": "0.75"},
+            fontsize="x-small",
+            va="center",
+            bbox={"color": "white", "pad": 0.5},
+        )
 
 
 def caption(figure: Figure, text: str, title: str = "") -> Figure:
-    """Finishes a figure: its title, the legends that are missing, panels side by side, and n, seeds
-    and settings below.
+    """Finish a figure: set its title, missing legends and layout, and write the caption below.
+
+    The caption has n, seeds and settings.
     """
-    if (
-        title
-        and len(figure.axes) == 1
-        and not (figure.axes[0].get_title() or figure.axes[0].get_title("left"))
-    ):
+    titles = [axes.get_title() or axes.get_title("left") for axes in figure.axes]
+    if title and titles == [""]:  # one panel without a title
         figure.axes[0].set_title(title)
     elif title:
         figure.suptitle(title, x=0.07, ha="left", fontsize="medium")
@@ -112,15 +134,11 @@ def caption(figure: Figure, text: str, title: str = "") -> Figure:
 
 
 def _legends(panels: Collection[Axes]) -> None:
-    """A legend in each panel that has none, unless those of the other panels explain all its
-    labels.
-    """
-    explained = {
-        text.get_text()
-        for axes in panels
-        if axes.get_legend()
-        for text in axes.get_legend().get_texts()
-    }
+    """Draw a legend in each panel without one, unless other legends explain all its labels."""
+    explained = set()
+    for axes in panels:
+        if axes.get_legend():
+            explained.update(text.get_text() for text in axes.get_legend().get_texts())
     for axes in panels:
         _, labels = axes.get_legend_handles_labels()
         if not axes.get_legend() and not explained.issuperset(labels):
@@ -129,34 +147,37 @@ def _legends(panels: Collection[Axes]) -> None:
 
 
 def categories(axes: Axes, names: Collection[str]) -> None:
-    """A row for each name, the first on top."""
+    """Make a row for each name, the first on top."""
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
 
 
 def log_ticks(axes: Axes, values: Iterable[float]) -> None:
-    """A logarithmic x-axis with a tick at each of these values and nowhere else."""
+    """Make the x-axis logarithmic, with a tick at each of these values and nowhere else."""
     values = sorted(set(values))
+    labels = [f"{value:,}" if value >= 1 else f"{value:g}" for value in values]
     axes.set_xscale("log")
-    axes.set_xticks(values, [f"{value:,}" if value >= 1 else f"{value:g}" for value in values])
+    axes.set_xticks(values, labels)
     axes.minorticks_off()
 
 
 def few_log_ticks(axis: Axis) -> None:
-    """Ticks at the powers of ten, and at 2 and 5 times them on a logarithmic axis of two decades or
-    less, whose own labels collide.
+    """Put ticks at the powers of ten, and for up to two decades also at 2 and 5 times these.
+
+    The default labels of such a logarithmic axis overlap.
     """
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high <= 200 * low else (1.0,)))
+    is_short = high <= 200 * low
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if is_short else (1.0,)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
 
 
 def legend_beside(axes: Axes) -> None:
-    """A legend to the right of the axes, where it hides nothing."""
+    """Draw a legend to the right of the axes, where it hides nothing."""
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def normal_density(axes: Axes, low: float = -4.0, high: float = 4.0) -> None:
-    """The N(0, 1) that statistics of unwatermarked text follow."""
+    """Draw the density of N(0, 1), the law of statistics of unwatermarked text."""
     grid = np.linspace(low, high, 400)
     axes.plot(grid, norm.pdf(grid), **THIN, label="N(0, 1)")

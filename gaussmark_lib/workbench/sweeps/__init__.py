@@ -1,25 +1,25 @@
-"""Many runs: a notebook over a grid of parameters (a sweep) or all notebooks (the tour), on many
-processes or machines.
+"""Many runs on many processes or machines: a notebook over a grid of parameters (a sweep), or all
+notebooks (the tour).
 
     done = sweeps.sweep("02", {"sigma": [0.05, 0.1], "seed": [0, 1]})
     done.results, done.failed, done.dir
 
-Each is a run like any other (``runs.run``) with its record in the usual place. So a sweep keeps no
-state: started again, after a crash, after a Ctrl-C or with a finer grid, it looks for the records
-and does what is missing. At the end it leaves
+Each run is an ordinary run (``runs.run``), with its record in the usual place. So a sweep needs no
+state: when it is started again, after a crash, after Ctrl-C or with a finer grid, it reads the
+records and runs what is missing. At the end it writes
 
     papermill_runs/sweep-<id>/    results.parquet  tables/*.parquet  sweep.json
 
-where the id is a hash of its runs' ids.
+where the id is a hash of the ids of its runs.
 
 ==============  ==========================================================================
 ``grid``        the grid: the values to try, and the runs that they span
-``jobs``        runs side by side, here or on other machines, and how each of them ended
-``tables``      the tables of a sweep, made of its records alone
-``tour``        all numbered notebooks with their defaults, and one page about them
+``jobs``        runs at the same time, here or on other machines, and how each of them ended
+``tables``      the tables of a sweep, made only from its records
+``tour``        all numbered notebooks with their defaults, and a page about them
 ==============  ==========================================================================
 
-A new place to run on is a branch of ``jobs.executor``.
+To add a place to run on, add a branch to ``jobs.executor``.
 """
 
 import hashlib
@@ -43,12 +43,12 @@ __all__ = ["Sweep", "sweep"]
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that went over all its runs."""
+    """A finished sweep."""
 
     dir: Path
     runs: dict[str, dict[str, Any]]  # id → every parameter's value, in the grid's order
-    cached: int  # how many were answered from their records
-    failed: list[dict[str, Any]]  # of those without an answer: ``run, params, status, error``
+    cached: int  # number of runs that had a record
+    failed: list[dict[str, Any]]  # ``run, params, status, error`` of the runs without a record
     summary: "pd.DataFrame"  # see ``tables.summary``
 
     @property
@@ -57,7 +57,7 @@ class Sweep:
         return self._read("results")
 
     def table(self, name: str) -> "pd.DataFrame":
-        """The tables of this name that its runs saved, one under the other."""
+        """Return the tables of this name that the runs saved, one below the other."""
         return self._read(f"tables/{name}")
 
     def _read(self, name: str) -> "pd.DataFrame":
@@ -75,60 +75,59 @@ def sweep(
     root: str | Path | None = None,
     **place: Any,
 ) -> Sweep:
-    """Runs a notebook for everything in a grid that has no record yet, and writes one table over
-    all of them.
+    """Run a notebook for every combination in a grid that has no record, and write one table.
 
     Args:
-        notebook: number, name or path, or one that is loaded already.
+        notebook: number, name or path of a notebook, or a loaded notebook.
         grid: name → values to try, see ``gaussmark_lib.workbench.sweeps.grid``.
         params: values that are the same in every run.
-        root: where records lie; ``papermill_runs`` by default.
+        root: folder of the records; ``papermill_runs`` by default.
         place: ``workers=``, ``scheduler=`` or ``cluster=``, and ``gpus_per_run=``, see
             ``gaussmark_lib.workbench.sweeps.jobs.executor``.
 
     Raises:
-        ParameterError: a grid that cannot be swept over.
-        GaussMarkError: no record can be kept there, there is no such place to run, or nothing there
-            has the GPUs.
-        KeyboardInterrupt: after everything that runs is stopped; finished runs keep their records.
+        ParameterError: if the grid is not valid.
+        GaussMarkError: if records cannot be written, the place to run does not exist, or it does
+            not have the GPUs.
+        KeyboardInterrupt: after all present runs are stopped; finished runs keep their records.
     """
-    source, root = notebooks.load(notebook), files.records(root)
+    source = notebooks.load(notebook)
+    root = files.records(root)
     begun = records.start()
-    code = source.code
     rows = grids.runs(source, grid, params)
-    of_rows = (Question(source, values, source.run_id(values, code), code) for values in rows)
-    asked = list({job.id: job for job in of_rows}.values())  # each once
-    runs = {job.id: job.values for job in asked}
-    target = root / f"sweep-{hashlib.sha256(' '.join(runs).encode()).hexdigest()[:12]}"
+    code = source.code  # of the start, even if files change during the sweep
+    questions = _questions(source, rows, code)
+    runs = {job.id: job.values for job in questions}
+    digest = hashlib.sha256(" ".join(runs).encode()).hexdigest()[:12]
+    target = root / f"sweep-{digest}"
     with records.hidden(target):
-        pass  # before any work: a table can be kept there
-    known = _answers(asked, root)
-    missing = [job for job in asked if job.id not in known]
-    n, outcomes = len(asked), []
+        pass  # raises before any work if a table cannot be written there
+    cached = _answers(questions, root)
+    missing = [job for job in questions if job.id not in cached]
+    outcomes = []
     if missing:
-        with jobs.progress(n, len(known), "runs", "the same command", shown=progress) as bar:
+        n = len(questions)
+        with jobs.progress(n, len(cached), "runs", "the same command", shown=progress) as bar:
             outcomes = jobs.run_all(missing, n, root=root, bar=bar, **place)
-    answers = known | _answers(missing, root)
+    answers = cached | _answers(missing, root)
+    errors = {job.id: outcome.error for job, outcome in zip(missing, outcomes, strict=True)}
     varying = grids.varying(rows)
-    lost = f"its worker says that it is complete, and it has no record in {root}; share that folder"
-    ends = {
-        job.id: {"status": "failed", "error": outcome.error or lost}
-        for job, outcome in zip(missing, outcomes, strict=True)
-    }
-    for run_id, run in answers.items():  # with their times, which no two sweeps agree on
-        ends[run_id] = {"status": "complete", "seconds": run.status["seconds"]}
-    of_runs = [
-        {"run": job.id, "params": {name: job.values[name] for name in varying}, **ends[job.id]}
-        for job in asked
+    facts_of_runs = [
+        {
+            "run": job.id,
+            "params": {name: job.values[name] for name in varying},
+            **_end(answers.get(job.id), errors.get(job.id), root),
+        }
+        for job in questions
     ]
-    failed = [run for run in of_runs if "error" in run]
+    failed = [facts for facts in facts_of_runs if "error" in facts]
     facts = {
         "notebook": source.name,
         "status": "failed" if failed else "complete",
         "grid": dict(grid),
         "params": dict(params or {}),
         "code": code,
-        "runs": of_runs,
+        "runs": facts_of_runs,
         **records.circumstances(begun),
     }
     from gaussmark_lib.workbench.sweeps import tables  # here, because workers need no pandas
@@ -140,8 +139,27 @@ def sweep(
             table.to_parquet(partial / f"{name}.parquet")
         records.place(partial, target, replace=True)
     summary = tables.summary(runs, answers, varying)
-    return Sweep(target, runs, len(known), failed, summary)
+    return Sweep(target, runs, len(cached), failed, summary)
 
 
-def _answers(asked: list[Question], root: Path) -> dict[str, records.Run]:
-    return {job.id: run for job in asked if (run := records.load(job.target(root)))}
+def _questions(source: Notebook, rows: list[dict[str, Any]], code: str) -> list[Question]:
+    """The runs of the rows; equal rows are the same run."""
+    questions = {}
+    for values in rows:
+        run_id = source.run_id(values, code)
+        questions[run_id] = Question(source, values, run_id, code)
+    return list(questions.values())
+
+
+def _answers(questions: list[Question], root: Path) -> dict[str, records.Run]:
+    """The records of the runs that have one, by run id."""
+    loaded = {job.id: records.load(job.target(root)) for job in questions}
+    return {run_id: run for run_id, run in loaded.items() if run}
+
+
+def _end(run: records.Run | None, error: str | None, root: Path) -> dict[str, Any]:
+    """How a run ended."""
+    if run:
+        return {"status": "complete", "seconds": run.status["seconds"]}
+    no_record = f"its worker reports success, but {root} has no record of it; share that folder"
+    return {"status": "failed", "error": error or no_record}

@@ -1,8 +1,8 @@
-"""Runs side by side: hands them to an executor, and collects how each of them ended.
+"""Runs at the same time: an executor runs them, and each has an outcome.
 
-The executor is one of ``concurrent.futures``: threads of this process, each of which starts one
-kernel process at a time; a Dask scheduler; or jobs of a queue. A run that fails, or whose process
-is killed, is an outcome like any other, and the others go on.
+The executor has the interface of ``concurrent.futures``. It is a pool of threads of this process,
+each of which starts one kernel process at a time; a Dask scheduler; or jobs of a queue. If a run
+fails or its process is killed, this is its outcome, and the other runs continue.
 """
 
 import importlib.util
@@ -30,16 +30,17 @@ from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.runs import presets
 from gaussmark_lib.workbench.runs.notebook import Question, question
 
-REFRESH = 2  # seconds after which the bar is drawn again, even if nothing has finished
+REFRESH = 2  # seconds between updates of the bar, even if no run has finished
 PATIENCE = 10  # seconds for a scheduler to answer
-MEMORY = 2 * 1024**3  # bytes that a small model's run may need
-MOST = 256  # runs at a time
+MEMORY = 2 * 1024**3  # bytes that a run of a small model may need
+MOST = 256  # runs at the same time
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Outcome(NamedTuple):
-    """How a run ended: ``error`` is empty if its record is complete; ``failed`` is the folder of a
-    run that is not.
+    """How a run ended.
+
+    ``error`` is empty if the record is complete. ``failed`` is the folder of a failed run.
     """
 
     error: str = ""
@@ -48,12 +49,10 @@ class Outcome(NamedTuple):
 
 
 class Slot(threading.local):
-    """What a thread of this process gives the runs that it starts; workers elsewhere have the
-    defaults.
-    """
+    """Settings of a thread for the runs that it starts; workers elsewhere have the defaults."""
 
     env: Mapping[str, str] = {}
-    stop = threading.Event()  # set in a sweep that is interrupted
+    stop = threading.Event()  # set when a sweep is interrupted
 
 
 slot = Slot()
@@ -61,14 +60,14 @@ slot = Slot()
 
 @contextmanager
 def progress(n: int, n_done: int, unit: str, again: str, *, shown: bool) -> Iterator[tqdm]:
-    """A bar; an interruption says what is done, and what goes on from there."""
+    """Show a bar; an interruption says how many runs are done, and how to continue."""
     title = f"{n} {unit}"
     with tqdm(total=n, initial=n_done, desc=title, unit=f" {unit}", disable=not shown) as bar:
         try:
             yield bar
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"interrupted; {bar.n} of {title} are done, and {again} goes on from there"
+                f"interrupted; {bar.n} of {title} are done, and {again} continues"
             ) from None
 
 
@@ -81,36 +80,39 @@ def run_all(
     force: bool = False,
     **place: Any,
 ) -> list[Outcome]:
-    """How each job ended, in the order of the jobs; ``bar`` moves on by one for each.
+    """Run jobs; return their outcomes in the order of the jobs. ``bar`` advances by one per job.
 
     Args:
-        n_runs: of the whole sweep, those included that have their records already.
-        root: where records lie, for the workers too.
+        n_runs: number of runs of the whole sweep, with those that have records already.
+        root: folder of the records, for the workers too.
         place: see :func:`executor`.
 
-    GaussMarkError: no such place, or its scheduler went away.
+    Raises:
+        GaussMarkError: if there is no such place, or its scheduler stopped.
     """
     n_failed = 0
     with executor(n_runs, **place) as pool:
         names = {pool.submit(run_one, job, root, force): job.notebook.name for job in jobs}
-        left = set(names)
-        while left:
-            done, left = wait(left, REFRESH, FIRST_COMPLETED)
+        pending = set(names)
+        while pending:
+            done, pending = wait(pending, REFRESH, FIRST_COMPLETED)
             n_failed += sum(bool(_outcome(future).error) for future in done)
-            running = sorted({names[future] for future in left if future.running()})
+            running = sorted({names[future] for future in pending if future.running()})
             bar.set_postfix_str(", ".join([*running, f"{n_failed} failed"]), refresh=False)
-            bar.update(len(done)) or bar.refresh()
+            is_drawn = bar.update(len(done))
+            if not is_drawn:
+                bar.refresh()
         return [_outcome(future) for future in names]
 
 
 def run_one(job: Question, root: Path, force: bool) -> Outcome:
-    """Runs one notebook, or finds its record. Expected problems come back as words, which travel
+    """Run a notebook, or find its record. Expected errors are returned as words, which can be sent
     between machines.
     """
     if question(job.notebook, job.values).id != job.id:
         return Outcome(
-            "its code or its model is not the same on this worker as where the sweep began, or has"
-            " changed since; start again"
+            "its code or its model on this worker differs from that at the start of the sweep;"
+            " start again"
         )
     try:
         runs.run(
@@ -131,12 +133,13 @@ def run_one(job: Question, root: Path, force: bool) -> Outcome:
 
 
 def _outcome(future: "Future[Outcome]") -> Outcome:
+    """The outcome of a finished job."""
     try:
         return future.result()
     except CancelledError:
         raise GaussMarkError(
-            "the scheduler went away; finished runs have their records, and the same command goes"
-            " on from there"
+            "the scheduler stopped; finished runs have their records, and the same command"
+            " continues"
         ) from None
     except Exception as error:  # the worker died, or could not load what it was sent
         return Outcome(f"{type(error).__name__}: {error}")
@@ -150,26 +153,29 @@ def executor(
     cluster: str | Path | None = None,
     gpus_per_run: int = 0,
 ) -> AbstractContextManager[Executor]:
-    """Takes functions to where they run; what was started for it is stopped at the end.
+    """Return an executor for a place; what it starts is stopped at the end.
 
     Args:
-        n_runs: of the whole sweep, the finished ones included.
-        workers: how many run at a time on this machine; by default one per core (or per GPU, if
-            runs use them), but not more than ``n_runs``.
+        n_runs: number of runs of the whole sweep, with the finished runs.
+        workers: number of runs at the same time on this machine; by default one per core (or per
+            GPU, if runs use GPUs), but at most ``n_runs``.
         scheduler: address of a Dask scheduler, to use its workers instead.
         cluster: YAML file of a ``dask-jobqueue`` cluster, to start workers as jobs instead.
-        gpus_per_run: here, each run sees so many GPUs alone; elsewhere, it takes so much of the
-            workers' resource GPU.
+        gpus_per_run: on this machine, each run sees this number of GPUs alone; elsewhere, it takes
+            this much of the workers' resource GPU.
 
-    GaussMarkError: there is no such place, or nothing there has the GPUs.
+    Raises:
+        GaussMarkError: if there is no such place, or it does not have the GPUs.
     """
-    given = {"workers": workers, "scheduler": scheduler, "cluster": cluster}
-    if len(chosen := [name for name, value in given.items() if value is not None]) > 1:
+    places = {"workers": workers, "scheduler": scheduler, "cluster": cluster}
+    chosen = [name for name, value in places.items() if value is not None]
+    if len(chosen) > 1:
         raise GaussMarkError(
-            f"expected one place to run on, got {' and '.join(chosen)}; give one of them, or none"
-            " for this machine"
+            f"expected one place to run on, got {' and '.join(chosen)}; give only one of these, or"
+            " none for this machine"
         )
-    if workers is None and chosen and importlib.util.find_spec("dask_jobqueue") is None:
+    is_elsewhere = scheduler is not None or cluster is not None
+    if is_elsewhere and importlib.util.find_spec("dask_jobqueue") is None:
         raise GaussMarkError(
             "a sweep on other machines needs Dask: pip install 'gaussmark[cluster]'"
         )
@@ -182,61 +188,83 @@ def executor(
 
 @contextmanager
 def _here(n_runs: int, workers: int | None, gpus_per_run: int) -> Iterator[Executor]:
-    import joblib  # here, because workers elsewhere read this file too
+    """An executor of this machine, with a thread per run."""
+    import joblib  # here, because workers elsewhere import this file, too
 
     cores = joblib.cpu_count()
     environments = _environments(n_runs, workers, gpus_per_run, cores)
-    stop, waiting = threading.Event(), iter(environments)
+    not_taken = iter(environments)
+    stop = threading.Event()
 
     def take() -> None:
-        slot.env, slot.stop = next(waiting), stop
+        slot.env = next(not_taken)
+        slot.stop = stop
 
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ |= dict.fromkeys(THREADS, str(max(1, cores // len(environments))))
-    pool = ThreadPoolExecutor(len(environments), "run", take)
+    threads_per_run = max(1, cores // len(environments))
+    with _threads(threads_per_run):
+        pool = ThreadPoolExecutor(len(environments), "run", take)
+        try:
+            yield pool
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _threads(n: int) -> Iterator[None]:
+    """Set the number of threads of processes that are started inside."""
+    original = {name: os.environ.get(name) for name in THREADS}
+    os.environ |= dict.fromkeys(THREADS, str(n))
     try:
-        yield pool
+        yield
     finally:
-        stop.set()
-        pool.shutdown(cancel_futures=True)
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        for name, value in original.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _environments(
     n_runs: int, workers: int | None, gpus_per_run: int, cores: int
 ) -> list[dict[str, str]]:
-    """What each run that runs at the same time has in its environment.
+    """The environment of each run that runs at the same time.
 
-    How many there are does not depend on what is left to do, because the number of threads of a
-    run may change a last digit.
+    Their number does not depend on how many runs are missing, because the number of threads per run
+    may change a last digit.
     """
     if workers is not None and not (isinstance(workers, int) and 1 <= workers <= MOST):
         raise GaussMarkError(f"expected from 1 to {MOST} workers, got {shown(workers)}")
     if not gpus_per_run:
-        memory = psutil.virtual_memory().total // MEMORY
-        return [{}] * (workers or max(1, min(n_runs, cores, memory)))
-    groups = zip(*[iter(gpus())] * gpus_per_run, strict=False)  # of so many each, without a rest
-    shares = [*groups][: workers or n_runs]
+        n_by_memory = psutil.virtual_memory().total // MEMORY
+        n = workers or max(1, min(n_runs, cores, n_by_memory))
+        return [{} for _ in range(n)]
+    available = gpus()
+    n_groups = len(available) // gpus_per_run  # without the remainder
+    groups = [available[i * gpus_per_run : (i + 1) * gpus_per_run] for i in range(n_groups)]
+    shares = groups[: workers or n_runs]
     if len(shares) < (workers or 1):
         raise GaussMarkError(
             f"expected at most {len(shares)} workers with {gpus_per_run} GPU(s) each on this"
-            f" machine, got {workers or 1}; ask for fewer, or name a --scheduler or --cluster"
+            f" machine, got {workers or 1}; ask for fewer, or give a --scheduler or --cluster"
         )
     return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
 
 
 def gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls the GPUs that this process may use."""
-    import torch  # here, because only those who ask for a GPU should wait for it
+    """Return the names of the GPUs of this process, as in CUDA_VISIBLE_DEVICES."""
+    import torch  # here, because the import is slow and only runs with GPUs need it
 
     count = torch.cuda.device_count()
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return given.split(",")[:count] if given else [*map(str, range(count))]
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if names:
+        return names.split(",")[:count]
+    return [str(number) for number in range(count)]
 
 
 @contextmanager
 def _scheduler(address: str, gpus_per_run: int) -> Iterator[Executor]:
+    """An executor of a Dask scheduler."""
     try:
         client = _client(address)
     except (OSError, ValueError, TypeError) as error:
@@ -245,22 +273,23 @@ def _scheduler(address: str, gpus_per_run: int) -> Iterator[Executor]:
             f" the address ({error or type(error).__name__})"
         ) from None
     with client:
-        # Dask waits for ever for a resource that no worker has
+        # Dask waits forever for a resource that no worker has.
         workers = client.scheduler_info(-1)["workers"].values()
         if not any(worker["resources"].get("GPU", 0) >= gpus_per_run for worker in workers):
             raise GaussMarkError(
                 f"none of the {len(workers)} workers of {address} has {gpus_per_run} GPU(s); start"
-                f" some with `dask worker {address} --nthreads 1 --resources GPU={gpus_per_run}`"
+                f" workers with `dask worker {address} --nthreads 1 --resources GPU={gpus_per_run}`"
             )
         yield _executor(client, gpus_per_run)
 
 
 def _client(address: str) -> Any:
+    """A client of a Dask scheduler; Dask's types are not imported here."""
     from distributed import Client
 
     try:
         return Client(address, timeout=PATIENCE, set_as_default=False)
-    except AssertionError:  # Dask gives its thread ten seconds to start, too few on a busy machine
+    except AssertionError:  # Dask gives its thread ten seconds to start: try again
         return Client(address, timeout=PATIENCE, set_as_default=False)
 
 
@@ -271,31 +300,31 @@ def _executor(client: Any, gpus_per_run: int) -> Executor:
 
 @contextmanager
 def _queue(file: str | Path, gpus_per_run: int) -> Iterator[Executor]:
+    """An executor whose workers are jobs of a queue."""
     from distributed import Client
 
-    cluster, least, most = described(file)
+    cluster, n_min, n_max = described(file)
     with cluster:
         try:
             _submit_one(cluster)
         except (OSError, RuntimeError, ValueError) as error:
             raise GaussMarkError(
-                f"{file}: the queue took no job; correct the file and start again: {error}"
+                f"{file}: the queue refused a job; correct the file and start again: {error}"
             ) from None
-        cluster.adapt(minimum_jobs=least, maximum_jobs=most)
+        cluster.adapt(minimum_jobs=n_min, maximum_jobs=n_max)
         with Client(cluster, set_as_default=False) as client:
             yield _executor(client, gpus_per_run)
 
 
 def _submit_one(cluster: Any) -> None:
-    """Submits the first job by hand, because ``adapt`` only logs that a queue takes none."""
-
+    """Submit the first job explicitly, because ``adapt`` only logs that a queue refuses jobs."""
     from distributed import Status
 
     async def submitted() -> None:
         try:
             await cluster
         except BaseException:
-            for job in cluster.workers.values():  # or Dask would not close the cluster
+            for job in cluster.workers.values():  # otherwise Dask would not close the cluster
                 job.status = Status.failed
             raise
 
@@ -304,25 +333,33 @@ def _submit_one(cluster: Any) -> None:
 
 
 def described(file: str | Path) -> tuple[Any, int, int]:
-    """The ``dask-jobqueue`` cluster that a YAML file describes, with nothing submitted yet, and the
-    least and most jobs that it wants.
+    """Return the ``dask-jobqueue`` cluster of a YAML file, and its smallest and largest number of
+    jobs. No job is submitted.
 
-    ``kind`` says which queue, ``jobs`` how many (a number, or [least, most]); all else are keyword
-    arguments of the cluster of that kind. A file that describes none is a GaussMarkError.
+    ``kind`` is the kind of queue, and ``jobs`` the number of jobs (a number, or
+    [smallest, largest]); all other values are keyword arguments of the cluster.
+
+    Raises:
+        GaussMarkError: if the file does not describe a cluster.
     """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    import dask_jobqueue  # which makes a Ctrl-C end the process with code 0
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    import dask_jobqueue
 
-    for number, handler in before.items():
+    # The import sets handlers with which Ctrl-C would end the process with code 0.
+    for number, handler in handlers.items():
         signal.signal(number, handler)
-    queues = vars(dask_jobqueue).items()
-    kinds = {name[:-7].lower(): queue for name, queue in queues if name.endswith("Cluster")}
-    given = presets.read(file, "cluster")
-    kind, jobs = given.pop("kind", None), given.pop("jobs", None)
+    kinds = {}
+    for name, queue in vars(dask_jobqueue).items():
+        if name.endswith("Cluster"):
+            kinds[name.removesuffix("Cluster").lower()] = queue
+    settings = presets.read(file, "cluster")
+    kind = settings.pop("kind", None)
+    jobs = settings.pop("jobs", None)
     if kind not in kinds:
         raise GaussMarkError(f"{file}: expected `kind:` one of {', '.join(kinds)}, got {kind!r}")
     try:
-        least, most = jobs if isinstance(jobs, list) else (int(jobs), int(jobs))
-        return kinds[kind](**{"cores": 1, "processes": 1, **given}), least, most
+        n_min, n_max = jobs if isinstance(jobs, list) else [int(jobs), int(jobs)]
+        settings = {"cores": 1, "processes": 1} | settings
+        return kinds[kind](**settings), n_min, n_max
     except (TypeError, ValueError, OSError, RuntimeError) as error:
-        raise GaussMarkError(f"{file}: no {kind} cluster can be made of it: {error}") from None
+        raise GaussMarkError(f"{file}: it does not describe a {kind} cluster: {error}") from None

@@ -1,11 +1,11 @@
-"""The tables of a sweep, made of its records alone: the same runs give the same tables, however
-often the sweep was disturbed.
+"""The tables of a sweep, made only from its records.
 
     results   one row per run, in the grid's order: run, status, parameters, recorded numbers
-    <name>    the tables of that name that the runs saved, one under the other, each with its run
+    <name>    the tables of that name that the runs saved, one below the other, each with its run
               and the parameters that vary
 
-So they do not depend on times, machines or the order in which runs finish.
+The same runs give the same tables: they do not depend on interruptions, times, machines or the
+order in which runs finish.
 """
 
 import json
@@ -22,13 +22,15 @@ Params = Mapping[str, dict[str, Any]]  # run id → parameters, in the grid's or
 
 
 def tables(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> dict[str, pd.DataFrame]:
-    """File name → table."""
-    by_name = saved(runs, answers, varying)
-    return {"results": results(runs, answers)} | {f"tables/{n}": t for n, t in by_name.items()}
+    """Return all tables, by file name."""
+    by_file = {"results": results(runs, answers)}
+    for name, table in saved(runs, answers, varying).items():
+        by_file[f"tables/{name}"] = table
+    return by_file
 
 
 def results(runs: Params, answers: Mapping[str, Run]) -> pd.DataFrame:
-    """One row per run; one without a complete record is ``failed`` and has no results.
+    """Return one row per run; a run without a complete record is ``failed`` and has no results.
 
     Nested results have their names joined by dots. A result named like a parameter becomes
     ``result.<name>``.
@@ -37,55 +39,66 @@ def results(runs: Params, answers: Mapping[str, Run]) -> pd.DataFrame:
     for run_id, params in runs.items():
         run = answers.get(run_id)
         row = {"run": run_id, "status": "complete" if run else "failed", **params}
-        recorded = run.results.items() if run else ()
-        rows.append(row | {f"result.{key}" if key in row else key: v for key, v in recorded})
+        recorded = {}
+        for key, value in run.results.items() if run else ():
+            recorded[f"result.{key}" if key in row else key] = value
+        rows.append(row | recorded)
     return _storable(pd.json_normalize(rows))
 
 
 def summary(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> pd.DataFrame:
-    """What a reader wants first, in words, by run id: what varied, the headline, then the numbers
-    that differ between runs, then all others.
+    """Return the results in words, by run id, with the most interesting columns first.
 
-    A run without a complete record has ``failed`` in place of them. ``attrs["headlines"]`` says
-    what the headline is, each wording once.
+    These are the parameters that vary, the headline, the numbers that differ between runs, and then
+    all other numbers. A run without a complete record has ``failed`` instead of numbers.
+    ``attrs["headlines"]`` has the distinct sentences of the headlines.
     """
-    rows = {i: {"headline": str(run.headline or "–")} | run.numbers for i, run in answers.items()}
+    rows = {}
+    for run_id, run in answers.items():
+        rows[run_id] = {"headline": str(run.headline or "–")} | run.numbers
     table = pd.DataFrame.from_dict(rows, orient="index").fillna("–")
-    order = sorted(table, key=lambda name: name != "headline" and table[name].nunique() == 1)
+    is_constant = {name: name != "headline" and table[name].nunique() == 1 for name in table}
+    order = sorted(table, key=is_constant.__getitem__)
     table = table[order].reindex(list(runs), fill_value="failed")
     varied = {name: [words.of(params[name]) for params in runs.values()] for name in varying}
     table = _behind(varied, table)
-    lines = dict.fromkeys(run.headline.name for run in answers.values() if run.headline)
-    table.attrs["headlines"] = list(lines)
+    headlines = [run.headline.name for run in answers.values() if run.headline]
+    table.attrs["headlines"] = list(dict.fromkeys(headlines))
     return table
 
 
 def saved(runs: Params, answers: Mapping[str, Run], varying: list[str]) -> dict[str, pd.DataFrame]:
-    """Name → the tables of that name over all complete runs. A parameter named like one of their
-    columns becomes ``param.<name>``.
+    """Return the tables of all complete runs, joined by name.
+
+    A parameter with the name of a column becomes ``param.<name>``.
     """
     parts: dict[str, list[pd.DataFrame]] = {}
     for run_id in filter(answers.get, runs):
         params = {"run": run_id} | {name: runs[run_id][name] for name in varying}
         for path in sorted(answers[run_id].dir.glob("*.parquet")):
             table = answers[run_id].table(path.stem)
-            table = table.reset_index(drop=table.index.names == [None])
+            is_unnamed = table.index.names == [None]  # then the index only counts rows
+            table = table.reset_index(drop=is_unnamed)
             columns = {name: [value] * len(table) for name, value in params.items()}
             parts.setdefault(path.stem, []).append(_behind(columns, table))
-    return {name: _storable(pd.concat(parts[name], ignore_index=True)) for name in sorted(parts)}
+    joined = {}
+    for name in sorted(parts):
+        joined[name] = _storable(pd.concat(parts[name], ignore_index=True))
+    return joined
 
 
 def _behind(columns: dict[str, list], table: pd.DataFrame) -> pd.DataFrame:
-    """The table behind these columns; one that it has itself becomes ``param.<name>``."""
+    """The table to the right of these columns; a column that it has, too, is ``param.<name>``."""
     named = {f"param.{name}" if name in table else name: columns[name] for name in columns}
     return pd.concat([pd.DataFrame(named, index=table.index), table], axis="columns")
 
 
 def _storable(table: pd.DataFrame) -> pd.DataFrame:
-    """Columns of mixed kinds (a number here, a word there) as JSON, because a parquet column holds
-    one kind.
+    """The table with columns of mixed types (numbers and words) as JSON, because a column of a
+    parquet file has a single type.
     """
-    for name in [name for name, kind in table.dtypes.items() if pd.api.types.is_object_dtype(kind)]:
+    objects = [name for name, kind in table.dtypes.items() if pd.api.types.is_object_dtype(kind)]
+    for name in objects:
         try:
             pa.array(table[name], from_pandas=True)
         except (pa.ArrowInvalid, pa.ArrowTypeError):

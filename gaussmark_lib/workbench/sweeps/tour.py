@@ -1,13 +1,13 @@
-"""The tour: a sweep over every numbered notebook with its defaults, and one page that shows what
-came of them, ``papermill_runs/tour-<id>/index.html``.
+"""The tour: a run of every numbered notebook with its defaults, and a page with the results,
+``papermill_runs/tour-<id>/index.html``.
 
-As many notebooks run at a time as there are cores, the longest first. A notebook that times things
-says so in its metadata, ``{"gaussmark": {"alone": true, "seconds": 90}}``, and runs after the
-others, alone and on all cores; ``seconds`` is about how long a notebook takes. A notebook that was
-run before is answered from its record. If one fails, the page says so, and the others still run.
+One notebook runs per core, the longest first. A notebook with timings has the metadata
+``{"gaussmark": {"alone": true, "seconds": 90}}``: it runs after the other notebooks, alone and on
+all cores. ``seconds`` is the approximate time that a notebook takes. A notebook with a record is
+answered from the record. If a notebook fails, the page says so, and the other notebooks still run.
 
-The page is one file, which needs no script, no network and no other file. Formulas become MathML.
-Figures become WebP, which loses nothing and takes less than half of PNG's bytes.
+The page is a single file, without scripts, and needs no network. Formulas become MathML. Figures
+become WebP, which is lossless and takes less than half of the bytes of PNG.
 """
 
 import base64
@@ -40,37 +40,40 @@ from gaussmark_lib.workbench.runs.folder import Run
 from gaussmark_lib.workbench.sweeps import jobs
 
 TEMPLATES = Path(__file__).parent / "templates"
-SHARPER = 1.44  # pixels of a saved figure for one on the page
+SHARPER = 1.44  # pixels of a saved figure per pixel of the page
 
 
 @dataclass
 class Stop:
-    """One notebook and what came of it."""
+    """A notebook and its result."""
 
     name: str
     title: str
     claim: str = ""  # HTML
     job: notebooks.Question | None = None
     run: Run | None = None
-    failed: Path | None = None  # the folder of a run that did not end
+    failed: Path | None = None  # the folder of a failed run
     error: str = ""
     traceback: str = ""
 
     @property
     def outcome(self) -> str:
+        """The time that the notebook took, or its error."""
         if not self.run:
             return f"failed: {self.error}"
-        return f"{self.run.status['seconds']} s{', from its record' * self.run.cached}"
+        source = ", from its record" if self.run.cached else ""
+        return f"{self.run.status['seconds']} s{source}"
 
 
 class Tour(NamedTuple):
-    """A page, and what it is about."""
+    """A page, and its notebooks."""
 
     page: Path
     stops: list[Stop]
 
     @property
     def failed(self) -> list[Stop]:
+        """The notebooks that failed."""
         return [stop for stop in self.stops if stop.run is None]
 
 
@@ -83,38 +86,40 @@ def tour(
     progress: bool = True,
     root: str | Path | None = None,
 ) -> Tour:
-    """Runs all numbered notebooks and writes the page; a notebook that fails is in ``failed``.
+    """Run all numbered notebooks and write the page; notebooks that fail are in ``failed``.
 
     Args:
         names: numbers or names of notebooks; by default all.
-        preset: a YAML file of parameter values, or its name in papermill_runs/presets; the
-            notebooks' defaults where there is none.
-        workers: how many notebooks run at a time; by default one per core, as far as memory allows.
+        preset: a YAML file of parameter values, or its name in papermill_runs/presets; by default
+            the notebooks run with their defaults.
+        workers: number of notebooks at the same time; by default one per core, as far as memory
+            allows.
 
     Raises:
-        GaussMarkError: there is no notebook to run, or no page can be kept there.
-        KeyboardInterrupt: after everything that runs is stopped; finished notebooks keep their
+        GaussMarkError: if there is no notebook to run, or the page cannot be written.
+        KeyboardInterrupt: after all present runs are stopped; finished notebooks keep their
             records.
     """
     root = files.records(root)
     values = presets.read(preset) if preset else {}
-    wanted = [*names] or notebooks.numbered()
-    if not (stops := [_read(name, values) for name in wanted]):
+    stops = [_read(name, values) for name in list(names) or notebooks.numbered()]
+    if not stops:
         raise GaussMarkError(
             f"expected numbered notebooks like 00_first_watermark.ipynb in {files.NOTEBOOKS}, found"
             " none"
         )
     target = root / f"tour-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     with records.hidden(target):
-        pass  # before any work: the page can be kept there
+        pass  # raises before any work if the page cannot be written there
     for stop in stops:
-        if stop.job and not force:
+        if stop.job and not force:  # a notebook that cannot be read has no job
             stop.run = records.load(stop.job.target(root))
-    waiting = [stop for stop in stops if not (stop.run or stop.error)]
-    waiting.sort(key=lambda stop: -stop.job.notebook.tour.get("seconds", 0))
+    waiting = [stop for stop in stops if not stop.run and not stop.error]
+    waiting.sort(key=lambda stop: -stop.job.notebook.tour.get("seconds", 0))  # the longest first
     together = [stop for stop in waiting if not stop.job.notebook.tour.get("alone")]
     alone = [stop for stop in waiting if stop not in together]
-    n, again = len(stops), "the same command without --force"
+    n = len(stops)
+    again = "the same command without --force"
     with jobs.progress(n, n - len(waiting), "notebooks", again, shown=progress) as bar:
         _run(together, n, root, bar=bar, force=force, workers=workers)
         _run(alone, n, root, bar=bar, force=force, workers=1)
@@ -125,29 +130,35 @@ def tour(
 
 
 def _read(name: str | Path, values: dict[str, Any]) -> Stop:
-    """A notebook, and the question that a preset's values ask of it."""
-    stop = Stop(Path(name).stem, Path(name).stem)
+    """A notebook, and its run with the values of a preset."""
+    stem = Path(name).stem
+    stop = Stop(name=stem, title=stem)
     try:
         source = notebooks.load(name)
-        stop.name, stop.title, stop.claim = source.name, source.title, claim(source)
-        given, _ = presets.taken(values, source.name[:2], source.parameters)
-        stop.job = notebooks.question(source, given)
+        stop.name = source.name
+        stop.title = source.title
+        stop.claim = claim(source)
+        values_of_notebook, _ = presets.taken(values, source.name[:2], source.parameters)
+        stop.job = notebooks.question(source, values_of_notebook)
     except GaussMarkError as error:
         stop.error = str(error)
     return stop
 
 
 def _run(stops: list[Stop], n_runs: int, root: Path, **options: Any) -> None:
+    """Run notebooks, and write their outcomes into the stops."""
     outcomes = jobs.run_all([stop.job for stop in stops], n_runs, root=root, **options)
     for stop, outcome in zip(stops, outcomes, strict=True):
         stop.error, stop.traceback, stop.failed = outcome
         if not stop.error:
-            stop.run = replace(records.load(stop.job.target(root)), cached=False)
+            run = records.load(stop.job.target(root))
+            stop.run = replace(run, cached=False)
 
 
 def verdicts(run: Run | None, large: Run | None) -> list[dict[str, Any]]:
-    """A run's findings (``Run.findings``), each with the same finding of a larger run as
-    ``reference``, or None.
+    """Return the findings of a run (``Run.findings``), each with its ``reference``.
+
+    The reference is the same finding of a larger run, or None.
     """
     of_run = run.findings if run else []
     of_large = large.findings if large else []
@@ -156,12 +167,13 @@ def verdicts(run: Run | None, large: Run | None) -> list[dict[str, Any]]:
 
 
 def mathml(latex: str, display: str = "inline") -> str:
-    """A formula as MathML; as its LaTeX where it is not understood, because a page is written after
-    hours of runs.
+    """Return a formula as MathML, or as LaTeX if it cannot be converted.
+
+    It does not raise, because the page is written after hours of runs.
     """
     try:
         return convert(latex, display=display)
-    except Exception:  # its own errors, and IndexError or StopIteration for some formulas
+    except Exception:  # latex2mathml's errors; for some formulas IndexError or StopIteration
         return f"<code>{escape(latex)}</code>"
 
 
@@ -171,13 +183,13 @@ class _Renderer(IPythonRenderer):
 
 
 def claim(source: notebooks.Notebook) -> str:
-    """A notebook's claim as HTML."""
+    """Return the claim of a notebook as HTML."""
     markdown = MarkdownWithMath(renderer=_Renderer(escape=False, exclude_anchor_links=True))
     return markdown.render(source.claim)
 
 
 def html(stops: list[Stop], preset: str | None = None) -> str:
-    """The page over what came of each notebook, asked with its defaults or with a preset."""
+    """Return the page about the results of all notebooks."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -185,40 +197,47 @@ def html(stops: list[Stop], preset: str | None = None) -> str:
         lstrip_blocks=True,
     )
     template = environment.get_template("tour.html.j2")
+    models = _models(stops)
     facts = {
         "made": datetime.now(),
         "commit": records.commit(),
         "python": platform.python_version(),
         "torch": records.version("torch"),
         "preset": preset,
-        "names": _models(stops),
-        "models": [_title(model) for model in _models(stops)],
+        "names": models,
+        "models": [_title(model) for model in models],
         "larger": [_title(model) for model in _models_of_references(stops)],
     }
-    return template.render(views={stop.name: _view(stop) for stop in stops}, facts=facts)
+    views = {stop.name: _view(stop) for stop in stops}
+    return template.render(views=views, facts=facts)
 
 
 def _models(stops: list[Stop]) -> list[str]:
     """The models that the runs use, in order."""
-    used = [stop.job.values.get("model") for stop in stops if stop.job]
-    return [*dict.fromkeys(filter(None, used))]
+    models = [stop.job.values.get("model") for stop in stops if stop.job]
+    return _distinct(models)
 
 
 def _models_of_references(stops: list[Stop]) -> list[str]:
-    """The models of the larger runs that stand beside them."""
+    """The models of the larger runs of these notebooks."""
     large = [runs.reference(stop.name) for stop in stops]
-    used = [run.params.get("model") for run in large if run]
-    return [*dict.fromkeys(filter(None, used))]
+    models = [run.params.get("model") for run in large if run]
+    return _distinct(models)
+
+
+def _distinct(models: Sequence[str | None]) -> list[str]:
+    """The models in their order, without repetitions; a notebook may have no model."""
+    return list(dict.fromkeys(model for model in models if model))
 
 
 def _title(model: str) -> str:
-    """A model's name, and what its weights are where the name does not say."""
+    """A model's name, with the kind of its weights if the name does not tell it."""
     entry = packages.MODELS.get(model)
     return f"{model} ({entry.weights})" if entry else model
 
 
 def _view(stop: Stop) -> dict[str, Any]:
-    """What the page shows of a notebook."""
+    """The part of the page about a notebook."""
     run = stop.run
     large = runs.reference(stop.name)
     findings = verdicts(run, large)
@@ -226,7 +245,7 @@ def _view(stop: Stop) -> dict[str, Any]:
     folder = run.dir if run else stop.failed
     pictures = folder.glob("figures/*.png") if folder else []
     in_order = sorted(pictures, key=lambda path: (path.stat().st_mtime_ns, path.name))
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor() as threads:  # compression is slow
         figures = list(threads.map(_figure, in_order))
     results = run.results if run else {}
     return {
@@ -242,11 +261,12 @@ def _view(stop: Stop) -> dict[str, Any]:
 
 
 def _figure(path: Path) -> dict[str, Any]:
-    """A figure, its size on the page, and the description that its PNG file keeps."""
+    """A figure, its size on the page, and the description in its PNG file."""
     stored = BytesIO()
     with Image.open(path) as image:
+        # With lossless=True, quality is the effort of the compression.
         image.convert("RGB").save(stored, "WEBP", lossless=True, method=2, quality=20)
-        width, height = (round(length / SHARPER) for length in image.size)
+        width, height = [round(length / SHARPER) for length in image.size]
         alt = " ".join(image.text.get("Description", "").split())
     data = base64.b64encode(stored.getvalue()).decode()
     return {"data": data, "width": width, "height": height, "alt": alt}

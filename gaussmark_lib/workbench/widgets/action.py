@@ -1,4 +1,4 @@
-"""A button of the panel with its Stop, progress, message and result."""
+"""A button of the panel, with Stop, progress, a message and the result."""
 
 from collections.abc import Callable
 from contextvars import copy_context
@@ -12,25 +12,28 @@ from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench.widgets import render
 from gaussmark_lib.workbench.widgets.playground import Report, StoppedError
 
-STOPPED = "Stopped. The model is the base model again; what is shown below is from before."
-TAKEN = "Other work is going on: press again when it has ended."
+STOPPED = "Stopped. The model is the base model again. Below is the earlier result."
+TAKEN = "Other work is still running. Wait until it has ended, and press again."
 WIDE = w.Layout(width="auto", margin="2px 0")
 BAR = w.Layout(align_items="center", margin="6px 0 2px 0", flex_flow="row wrap")
 
 
 def button(name: str, icon: str, tooltip: str, look: str = "") -> w.Button:
+    """Return a button of the panel's look."""
     layout = w.Layout(width="auto", margin="2px 8px 2px 0")
     return w.Button(description=name, icon=icon, tooltip=tooltip, button_style=look, layout=layout)
 
 
 class Action(w.VBox):
-    """What the first of ``buttons`` starts: long work in a thread, since a kernel handles a click
-    on Stop only after the handler of another button has returned. Errors become sentences.
+    """The work that the first of ``buttons`` starts, with its result.
+
+    The work runs in a thread, because a kernel handles a click on Stop only after the handler of
+    another button has returned. Errors become sentences.
 
     Args:
-        settings: returns what a result depends on, by name. The result is dimmed while one of these
-            has another value than when its work began.
-        turn: the lock that actions share, so that one works at a time.
+        settings: returns the values that a result depends on, by name. The result is dimmed while a
+            value differs from its value at the start of the work.
+        turn: a lock that all actions share, so that one action works at a time.
     """
 
     busy = traitlets.Bool(False)
@@ -39,18 +42,20 @@ class Action(w.VBox):
         name = buttons[0].description
         self.stop = button("Stop", "stop", f"End at the next step: {name}")
         self.progress = w.FloatProgress(
-            max=1, tooltip=f"Progress: {name}", layout={"width": "14em"}
+            max=1,
+            tooltip=f"Progress: {name}",
+            layout={"width": "14em"},
         )
         self.doing = w.HTML()
         self.message = w.HTML(layout=WIDE)
         self.note = w.HTML(layout=WIDE)
         self.output = w.HTML(layout=WIDE)
-        self.error: Exception | None = None  # of the last work, with its traceback
+        self.error: Exception | None = None  # of the latest work, with its traceback
         self._settings = settings
         self._turn = turn
-        self._stopped = Event()
+        self._stopped = Event()  # set by Stop, and read by the report
         self._html = ""
-        self._made: dict[str, Any] = {}  # the settings of the result
+        self._settings_of_result: dict[str, Any] = {}
         bar = w.HBox([buttons[0], self.stop, *buttons[1:], self.progress, self.doing], layout=BAR)
         super().__init__([bar, self.message, self.note, self.output])
         self.stop.on_click(lambda _: self._stopped.set())
@@ -59,7 +64,7 @@ class Action(w.VBox):
         traitlets.dlink((self, "busy"), (self.progress.layout, "visibility"), visibility.get)
 
     def run(self, work: Callable[[Report], Any], show: Callable[[Any], str]) -> None:
-        """Begin ``show(work(report))``, which returns the result's HTML, and return at once."""
+        """Start ``show(work(report))`` in a thread; it returns the HTML of the result."""
         if not self._turn.acquire(blocking=False):
             self.say(TAKEN)
             return
@@ -67,26 +72,33 @@ class Action(w.VBox):
         self.error = None
         self.say("")
         self.busy = True
-        arguments = self._work, work, show, self._settings()
+        arguments = (self._work, work, show, self._settings())
         Thread(target=copy_context().run, args=arguments, daemon=True).start()
 
     def refresh(self) -> None:
-        """Show the result, dimmed if settings have changed since."""
-        now = self._settings()
-        changed = ", ".join(name for name, value in self._made.items() if now[name] != value)
-        note = f"From earlier settings. Changed since: {changed}." if changed else ""
-        self.note.value = render.message(note)
-        self.output.value = render.dimmed(self._html) if changed else self._html
+        """Show the result, and dim it if settings have changed."""
+        settings = self._settings()
+        earlier = self._settings_of_result
+        changed = [name for name, value in earlier.items() if settings[name] != value]
+        if changed:
+            note = f"From earlier settings. Changed since: {', '.join(changed)}."
+            self.note.value = render.message(note)
+            self.output.value = render.dimmed(self._html)
+        else:
+            self.note.value = ""
+            self.output.value = self._html
 
     def say(self, sentence: str, is_error: bool = False) -> None:
+        """Show a sentence below the button."""
         self.message.value = render.message(sentence, is_error)
 
     def _work(
-        self, work: Callable[[Report], Any], show: Callable[[Any], str], made: dict[str, Any]
+        self, work: Callable[[Report], Any], show: Callable[[Any], str], settings: dict[str, Any]
     ) -> None:
         try:
-            self._html = show(work(self._report))
-            self._made = made
+            result = work(self._report)
+            self._html = show(result)
+            self._settings_of_result = settings
         except StoppedError:
             self.say(STOPPED)
         except Exception as error:  # a user gets a sentence for every error
@@ -101,13 +113,15 @@ class Action(w.VBox):
     def _report(self, step: str, share: float) -> None:
         if self._stopped.is_set():
             raise StoppedError
+        # Each new value is a message to the page: leave out small steps.
         is_near = 0 <= share - self.progress.value < 0.02
-        if self.doing.value != step or not is_near or share == 1:  # each is a message to the page
+        if self.doing.value != step or not is_near or share == 1:
             self.doing.value = step
             self.progress.value = share
 
 
 def _in_words(error: Exception) -> str:
+    """An error as a sentence."""
     words = str(error).strip()
     if isinstance(error, GaussMarkError | OSError):
         return words[:1].upper() + words[1:].rstrip(".") + "."

@@ -1,4 +1,4 @@
-"""The playground's panel: inputs, and the actions of a ``playground.Session`` on their values."""
+"""The panel of the playground: inputs, and buttons that call a ``playground.Session`` with them."""
 
 from functools import partial
 from itertools import cycle
@@ -25,42 +25,42 @@ from gaussmark_lib.workbench.widgets.playground import (
     Tested,
 )
 
-LONGEST = 400  # tokens; the slider's end, or half the context if that is shorter
+LONGEST = 400  # tokens; end of the slider, or half the context if that is shorter
 DOCLM = (
-    "doclm is a small model that knows only the documentation of Python libraries: it goes on in"
-    " that style, whatever the prompt."
+    "doclm is a small model that knows only the documentation of Python libraries. It continues any"
+    " prompt in that style."
 )
 LARGEST_SEED = 1_000_000
-TESTS = [("the paper's ψ", 0.0), ("edited = 0.1: a tenth exchanged", 0.1)]
+TESTS = [("the paper's ψ", 0.0), ("edited = 0.1: a tenth replaced", 0.1)]
 OF_A_QUESTION = ["prompt", "weight", "psi", "n_tokens", "n_samples", "seed"]
 OF_AN_EDIT = ["how", "share", "allowed"]
 OF_A_TEST = ["text", "before", *OF_AN_EDIT, "weight", "psi", "n_tokens"]
 TOOLTIPS = {  # by label
     "Prompt": "The words that both texts continue",
     "Weight": "The matrix that gets the noise",
-    "Wanted ψ": "The mean ψ that watermarked text is to have; the noise's σ is solved for it",
+    "Wanted ψ": "Mean ψ of watermarked text, for which the σ of the noise is solved",
     "Tokens per text": "Length of each text",
-    "Texts of each": "How many plain texts, and as many watermarked ones",
-    "Sampler's seed": "The same seed, the same random numbers",
+    "Texts of each": "Number of plain texts, and of watermarked texts",
+    "Sampler's seed": "The same seed gives the same random numbers",
     "Key from seed": "Seed of the demonstration key, which is not secret",
     "Text to test": "Any text, of any length",
-    "Its prompt": "What the text continues; without it the test is as exact, and has less power",
-    "Edit": "What is done to these tokens, with the same random numbers each time",
-    "Share edited": "How much of the text is edited; when you let it go, it is tested again",
-    "Tested by": "Which test reads the text; both are exact",
-    "Key file": "Where the key is saved, and loaded from",
+    "Its prompt": "The prompt of the text; without it the test is exact, but has less power",
+    "Edit": "How the text is edited, with the same random numbers each time",
+    "Share edited": "Share of tokens that are edited; release the slider to test again",
+    "Tested by": "The test; both tests are exact",
+    "Key file": "File to which the key is saved, and from which it is loaded",
     "Generate": "Write plain and watermarked text with the same random numbers, and test both",
     "Another prompt": "The beginning of another held-out documentation text",
-    "Key of this seed": "Back to the demonstration key, which is not secret",
-    "New secret key": "128 secret random bits, kept in this kernel's memory only",
-    "Test": "Edit the text, if a share is to be edited, and test it against the key",
+    "Key of this seed": "Return to the demonstration key, which is not secret",
+    "New secret key": "128 secret random bits, in the memory of this kernel only",
+    "Test": "Edit the text, if the edited share is above 0, and test it against the key",
     "Take the watermarked text": "Copy the first watermarked text and its prompt here",
     "Save the key": "Write the key, bound to this weight and σ, to a file that only you can read",
-    "Load a key": "Use the key of the key file from now on",
+    "Load a key": "Use the key in the key file",
 }
-# What ipywidgets has no attribute for. JupyterLab's shortcuts leave the panel's buttons and sliders
-# alone (X would cut the cell), and a slider's handle has its label as a name and is focused by a
-# click on its track. The image does not exist, so its error handler runs when the panel is shown.
+# ipywidgets has no attributes for this. JupyterLab's shortcuts must not act on the panel's buttons
+# and sliders (X would cut the cell). The handle of a slider gets its label as a name, and a click
+# on the track focuses it. The image does not exist, so its error handler runs when it is shown.
 KEYBOARD = """<img alt="" hidden src="data:," onerror="
 const find = tries => {
   const panel = this.closest('.gaussmark-panel');
@@ -100,22 +100,26 @@ def _field(kind: type[w.Widget], name: str, value: Any = "", **traits: Any) -> w
 
 
 def _button(name: str, icon: str, look: str = "") -> w.Button:
+    """A button with its tooltip."""
     return button(name, icon, TOOLTIPS[name], look)
 
 
 class Panel(w.VBox):
-    """Widgets to play with; ``panel`` as a cell's last line shows them. Inputs can change during
-    work, which uses their values at its start.
+    """The widgets of the playground; ``panel`` as the last line of a cell shows them.
 
-    The ``session`` computes what the panel shows. The first key is the demonstration key of
-    ``key_seed``; ``question`` holds the inputs' first values.
+    Inputs can change during work, which uses their values at its start.
+
+    Args:
+        session: computes what the panel shows.
+        question: the first values of the inputs.
+        key_seed: seed of the first key, a demonstration key.
     """
 
     def __init__(self, session: Session, question: Question, key_seed: int = 1):
         self.session = session
         self.result: Comparison | None = None
         self.tested: Tested | None = None
-        self.error: Exception | None = None  # of the last work, with its traceback
+        self.error: Exception | None = None  # of the latest work, with its traceback
         self._turn = Lock()
         self._make_inputs(question, key_seed)
         self._make_actions()
@@ -129,18 +133,20 @@ class Panel(w.VBox):
 
     def wait(self) -> None:
         """Return when the panel's work is done; for scripts and tests."""
-        with self._turn:
+        with self._turn:  # work holds the lock until its end
             pass
 
     def question(self) -> Question:
+        """Return the present values of the inputs."""
         values = {name: getattr(self, name).value for name in OF_A_QUESTION}
         return Question(**values)
 
     def _make_inputs(self, start: Question, key_seed: int) -> None:
         model = self.session.lm.model
-        longest = min(LONGEST, (tokens.Reader(model).context or 2 * LONGEST) // 2)
+        context = tokens.Reader(model).context or 2 * LONGEST  # None: no limit
+        longest = min(LONGEST, context // 2)
         weight = Weight(model, start.weight).name
-        weights = list(dict.fromkeys([*some_weights(model, None), weight]))
+        weights = list(dict.fromkeys([*some_weights(model, None), weight]))  # without repetition
         self.prompt = _field(w.Textarea, "Prompt", start.prompt, rows=3)
         self.weight = _field(w.Dropdown, "Weight", weight, options=weights)
         self.psi = _field(
@@ -158,6 +164,7 @@ class Panel(w.VBox):
         )
         self.allowed = _field(w.Dropdown, "Tested by", 0.0, options=TESTS)
         self.key_file = _field(w.Text, "Key file", "playground_key.json")
+        # Not while a slider is moving: each value would start a new test.
         self.n_tokens.continuous_update = False
         self.share.continuous_update = False
         self.sigma_shown = w.HTML(layout=WIDE)
@@ -203,7 +210,7 @@ class Panel(w.VBox):
 
     def _wire(self) -> None:
         prompts = cycle(self.session.prompts)
-        next(prompts)  # which stands there already
+        next(prompts)  # the first prompt is the present value
         clicks = {
             self.another: lambda: setattr(self.prompt, "value", next(prompts)),
             self.new_key: lambda: self._use(Key.new(), "secret, in memory only"),
@@ -215,7 +222,7 @@ class Panel(w.VBox):
             self.load_key: self._load_key,
         }
         for pressed, act in clicks.items():
-            pressed.on_click(lambda _, act=act: act())
+            pressed.on_click(lambda _, act=act: act())  # act=act: of this turn of the loop
             for action in self.actions:
                 traitlets.dlink((action, "busy"), (pressed, "disabled"))
         for name in dict.fromkeys([*OF_A_QUESTION, *OF_A_TEST]):
@@ -231,7 +238,7 @@ class Panel(w.VBox):
         self._refresh()
 
     def _settings(self, names: list[str]) -> dict[str, Any]:
-        """What a result depends on: inputs by their labels, and the key."""
+        """The values that a result depends on: inputs by their labels, and the key."""
         settings = {"key": self.key}
         for name in names:
             control = getattr(self, name)
@@ -239,20 +246,20 @@ class Panel(w.VBox):
         return settings
 
     def _refresh(self, _: Any = None) -> None:
-        """Dim what was made with other settings than those that stand there now, and show their σ,
-        where ‖G‖ of such texts was measured before.
-        """
+        """Dim the results of earlier settings, and show σ if ‖G‖ of such texts is known."""
         for action in self.actions:
             action.refresh()
-        weight, n_tokens, psi = self.weight.value, self.n_tokens.value, self.psi.value
-        shown = "σ: will be solved for when you press Generate"
+        weight = self.weight.value
+        n_tokens = self.n_tokens.value
+        psi = self.psi.value
+        note = "σ is solved for when you press Generate"
         if self.session.knows(weight, n_tokens):
             sigma = self.session.sigma(weight, n_tokens, psi)
-            shown = f"σ = {sigma:.3g}, so that σ · median‖G‖ = {psi:g}, ψ to first order"
-        self.sigma_shown.value = render.aside(shown)
+            note = f"σ = {sigma:.3g}, so that σ · median‖G‖ = {psi:g}, ψ to first order"
+        self.sigma_shown.value = render.aside(note)
 
     def _use(self, key: Key, kind: str) -> None:
-        """From now on this key."""
+        """Make this the key of the panel."""
         self.key = key
         self.key_shown.value = render.aside(f"key_id {key.key_id}: {kind}")
         self._refresh()
@@ -269,7 +276,7 @@ class Panel(w.VBox):
 
     def _take(self) -> None:
         if self.result is None:
-            self.testing.say("There is no watermarked text yet: press Generate first.", True)
+            self.testing.say("There is no watermarked text yet: press Generate.", is_error=True)
             return
         self.text.value = self.result.text(WATERMARKED)
         self.before.value = self.result.question.prompt
@@ -280,16 +287,23 @@ class Panel(w.VBox):
             return render.of_test(result)
 
         edit = Edit(self.how.value, self.share.value, self.allowed.value)
-        given = self.text.value, self.question(), self.key, self.before.value, edit
-        self.testing.run(partial(self.session.test, *given), show)
+        work = partial(
+            self.session.test,
+            self.text.value,
+            self.question(),
+            self.key,
+            self.before.value,
+            edit,
+        )
+        self.testing.run(work, show)
 
     def _save_key(self) -> None:
         bound = partial(self.session.bound, self.question(), self.key)
         path = Path(self.key_file.value)
 
         def show(key: Key) -> str:
-            saved = f"Key {key.key_id} is saved as {path.resolve()}, with this weight and σ."
-            return render.message(saved)
+            place = path.resolve()
+            return render.message(f"Key {key.key_id} is saved as {place}, with this weight and σ.")
 
         def save(report: Report) -> Key:
             key = bound(report)
@@ -299,7 +313,7 @@ class Panel(w.VBox):
         self.filing.run(save, show)
 
     def _load_key(self) -> None:
-        """Use the key's secret, whatever σ is turned to, and choose its weight, if it names one."""
+        """Use the secret of a key file at any σ, and select the key's weight, if it has one."""
         path = self.key_file.value
 
         def show(key: Key) -> str:
@@ -307,13 +321,14 @@ class Panel(w.VBox):
                 weight = Weight(self.session.lm.model, key.binding.weight).name
                 self.weight.options = list(dict.fromkeys([*self.weight.options, weight]))
                 self.weight.value = weight
-            self._use(Key(key.secret), f"secret, of {path}")
+            self._use(Key(key.secret), f"secret, from {path}")
             return render.message(f"Key {key.key_id} is in use, at {self.weight.value}.")
 
         self.filing.run(lambda _: Key.load(path), show)
 
 
 def _columns(*columns: list[w.Widget]) -> w.HBox:
+    """Widgets in columns, which wrap on a narrow screen."""
     half = w.Layout(flex="1 1 22em", width="auto", min_width="0")
     boxes = [w.VBox(column, layout=half) for column in columns]
     return w.HBox(boxes, layout=w.Layout(flex_flow="row wrap", grid_gap="0 24px"))

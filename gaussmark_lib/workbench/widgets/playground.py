@@ -1,12 +1,15 @@
-"""11: the playground without its widgets, and its figure. Solve σ for a wanted ψ, write plain and
-watermarked text with the same random numbers, test any text, also after an edit.
+"""11: the playground without its widgets, and its figure.
 
-A panel shows only what these functions return. What uses a model takes turns (``alone``): noise in
-the weights and hooks on a layer affect every user of the model.
+It solves σ for a wanted ψ, writes plain and watermarked text with the same random numbers, and
+tests any text, before and after an edit. A panel shows only what these functions return.
+
+Only one function at a time uses the model (``alone``), because noise in the weights and hooks on a
+layer affect every user of the model.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -23,9 +26,13 @@ from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import verdict
 from gaussmark_lib.workbench.plots import show, style
 
-THIS_KEY, WRONG_KEY = KEYS = "this key", "wrong key"
-PLAIN, WATERMARKED = KINDS = "plain", "watermarked"
-LOOKS = {  # of each kind under each key
+THIS_KEY = "this key"
+WRONG_KEY = "wrong key"
+KEYS = (THIS_KEY, WRONG_KEY)
+PLAIN = "plain"
+WATERMARKED = "watermarked"
+KINDS = (PLAIN, WATERMARKED)
+LOOKS = {  # of each kind of text under each key
     (WATERMARKED, THIS_KEY): {"color": style.WATERMARKED, "marker": "D"},
     (PLAIN, THIS_KEY): {"color": style.PLAIN, "marker": "o"},
     (WATERMARKED, WRONG_KEY): {"color": style.WRONG_KEY, "marker": "s"},
@@ -41,23 +48,25 @@ EDITS = (
 )
 EDIT_SEED = 0
 N_POINTS = 8  # of p against tokens
-Report = Callable[[str, float], None]  # a step's name and the share of it that is done
+Report = Callable[[str, float], None]  # takes the name of a step, and the share that is done
 
 alone = RLock()
 
 
 class StoppedError(Exception):
-    """The reader pressed Stop; a report raises it, which ends the work."""
+    """Raised by a report after Stop was pressed; it ends the work."""
 
 
 def silent(step: str, share: float) -> None:
-    """The default report, which does nothing."""
+    """Ignore the report; this is the default."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What to write: ``n_samples`` plain and as many watermarked continuations of ``prompt``, of
-    ``n_tokens`` each, with noise on ``weight`` whose σ is solved for a mean ψ of ``psi``.
+    """What to write: ``n_samples`` plain and as many watermarked continuations of ``prompt``.
+
+    Each has ``n_tokens`` tokens. The noise is on ``weight``, and its σ is solved for a mean ψ of
+    ``psi``.
     """
 
     prompt: str
@@ -70,7 +79,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Edit:
-    """Edit a ``share`` of the tokens; ``allowed`` is the share that the test allows for."""
+    """Edit a ``share`` of the tokens; the test is tuned for the share ``allowed``."""
 
     how: str = EDITS[0]
     share: float = 0.0
@@ -79,14 +88,14 @@ class Edit:
 
 @dataclass(frozen=True)
 class Tested:
-    """A text, as it is after the edit, with its evidence.
+    """A text after its edit, with the evidence in it.
 
     Args:
-        row: what ``score.score`` says of it under this key, its promise and its verdict, for which
-            the wrong key is the control.
-        control: the same scores under the wrong key.
+        row: the row of ``score.score`` under this key, the promise, and the verdict; the wrong key
+            is its control.
+        control: the row of ``score.score`` under the wrong key.
         pieces: the text piece by piece (``show.pieces``), with the evidence for this key.
-        before: the text as it was before the edit, by the paper's ψ, or None without an edit.
+        before: the text before the edit, tested with the paper's ψ; None without an edit.
     """
 
     text: str
@@ -99,8 +108,9 @@ class Tested:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Plain and watermarked texts from the same random numbers, by kind; ``curve`` is the first
-    text of each kind, tested on its beginnings.
+    """Plain and watermarked texts from the same random numbers, by kind.
+
+    ``curve`` holds the tests of beginnings of the first text of each kind.
     """
 
     question: Question
@@ -111,7 +121,7 @@ class Comparison:
 
     @property
     def scores(self) -> pd.DataFrame:
-        """One row per text and key: ``kind, sample, key`` and ``score.score``'s columns."""
+        """One row per text and key: ``kind, sample, key``, and the columns of ``score.score``."""
         rows = [
             {"kind": kind, "sample": sample, "key": key, **scores}
             for kind, sample, text in self._texts()
@@ -122,9 +132,9 @@ class Comparison:
     @property
     def pieces(self) -> pd.DataFrame:
         """The texts piece by piece, with ``kind`` and ``sample``."""
-        tables = [
-            text.pieces.assign(kind=kind, sample=sample) for kind, sample, text in self._texts()
-        ]
+        tables = []
+        for kind, sample, text in self._texts():
+            tables.append(text.pieces.assign(kind=kind, sample=sample))
         return pd.concat(tables, ignore_index=True)
 
     def _texts(self) -> Iterator[tuple[str, int, Tested]]:
@@ -134,24 +144,27 @@ class Comparison:
 
     @property
     def power(self) -> float:
-        """The share of watermarked texts that their promises expect to be detected."""
-        return np.mean(
-            [verdict.promised(text.row, self.wm.sigma) for text in self.tested[WATERMARKED]]
-        )
+        """The predicted share of watermarked texts that are detected."""
+        texts = self.tested[WATERMARKED]
+        return np.mean([verdict.promised(text.row, self.wm.sigma) for text in texts])
 
     def text(self, kind: str, sample: int = 0) -> str:
+        """Return a text of a kind."""
         return self.tested[kind][sample].text
 
 
 def heldout_prompts(n: int) -> list[str]:
-    """Beginnings of n held-out documentation texts, at most 160 characters, cut after a word."""
+    """Return the beginnings of n held-out documentation texts, at most 160 characters each.
+
+    They are cut after a word.
+    """
     rows = texts.load("docs", split="heldout", n=n, min_chars=320)
     return [text[:160].rpartition(" ")[0] for text in rows["text"]]
 
 
 @dataclass
 class Session:
-    """A model with which to write and test; ``wrong_key`` is the negative control."""
+    """A model that writes and tests; ``wrong_key`` is the negative control."""
 
     lm: models.LM
     prompts: Sequence[str]
@@ -160,11 +173,11 @@ class Session:
     _norms: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
     def knows(self, weight: str, n_tokens: int) -> bool:
-        """Whether :meth:`sigma` needs no work."""
+        """Return whether :meth:`sigma` is known already."""
         return (weight, n_tokens) in self._norms
 
     def sigma(self, weight: str, n_tokens: int, psi: float, report: Report = silent) -> float:
-        """ψ / median‖G‖ over plain texts of n_tokens, measured once per weight and length."""
+        """Return ψ / median‖G‖ over plain texts, measured once per weight and length."""
         if not self.knows(weight, n_tokens):
             with alone:
                 prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
@@ -176,28 +189,32 @@ class Session:
         return stats.sigma_for_psi(self._norms[weight, n_tokens], psi)
 
     def compare(self, question: Question, key: Key, report: Report = silent) -> Comparison:
-        """Plain and watermarked text side by side, tested against this key and the wrong one. After
-        any error, the model is the base model again.
+        """Write plain and watermarked texts, and test them against this key and the wrong key.
+
+        After any error, the model is the base model again.
         """
         with alone:
             model = self.lm.model
             n = question.n_samples
-            prompts = [self._prompt(question.prompt)] * n
+            prompt = self._prompt(question.prompt)
+            prompts = [prompt for _ in range(n)]
             wm = self._watermark(question, report)
-            settings = prompts, question.n_tokens, question.seed
-            plain = self._sample(*settings, "writing plain text", report)
+            write = partial(self._sample, prompts, question.n_tokens, question.seed)
+            written = {PLAIN: write("writing plain text", report)}
             with perturb.watermarked(model, wm, key):
-                marked = self._sample(*settings, "writing watermarked text", report)
+                written[WATERMARKED] = write("writing watermarked text", report)
             report("testing", 0.0)
             keys = self._keys(key)
-            first = [plain[0], marked[0]]
-            lengths = sorted({*np.linspace(1, len(plain[0]), N_POINTS, dtype=int).tolist()})
-            curve = score.score(model, 2 * prompts[:1], first, wm, keys, lengths=lengths)
+            first = [texts_of_kind[0] for texts_of_kind in written.values()]
+            lengths = np.linspace(1, len(first[0]), N_POINTS, dtype=int)
+            curve = score.score(
+                model, [prompt, prompt], first, wm, keys, lengths=np.unique(lengths).tolist()
+            )
             curve["kind"] = np.array(KINDS)[curve["text"]]
-            curve["key"] = np.resize(KEYS, len(curve))
+            curve["key"] = np.resize(KEYS, len(curve))  # the keys take turns in the rows
             tested = {
-                kind: [self._tested(prompts[0], ids, wm, keys, report) for ids in texts_of_kind]
-                for kind, texts_of_kind in zip(KINDS, (plain, marked), strict=True)
+                kind: [self._tested(prompt, ids, wm, keys, report) for ids in texts_of_kind]
+                for kind, texts_of_kind in written.items()
             }
             return Comparison(question, wm, key.key_id, tested, curve)
 
@@ -210,12 +227,15 @@ class Session:
         edit: Edit = Edit(),
         report: Report = silent,
     ) -> Tested:
-        """Any text after an edit, against this key at the question's weight, with what to expect of
-        such a text at the question's σ. Without the prompt the test is as exact, and has less
-        power. A text beyond the context is tested in windows, as one (``authors.windows``).
+        """Edit a text and test it against this key, at the weight and σ of the question.
+
+        Without the prompt, the test is exact but has less power. A text that is longer than the
+        context is tested in windows, which count as one text (``authors.windows``).
         """
         if not text.strip():
-            raise InvalidTextError("expected a text to test, got an empty one; type or paste some")
+            raise InvalidTextError(
+                "expected a text to test, got an empty text; type or paste a text"
+            )
         with alone:
             wm = self._watermark(question, report)
             ids = self.lm.encode(text)
@@ -225,7 +245,7 @@ class Session:
                 report("editing", 0.0)
                 operator = corrupt.named(self.lm, [edit.how])[edit.how]
                 _, [ids] = operator([[]], [ids], edit.share, EDIT_SEED)
-                ids = self.lm.encode(self.lm.decode(ids))
+                ids = self.lm.encode(self.lm.decode(ids))  # a detector sees characters
             start = self._prompt(prompt) if prompt.strip() else self.lm.unknown_prompt()
             after = self._tested(start, ids, wm, self._keys(key), report, edit)
             return replace(after, before=before)
@@ -240,26 +260,35 @@ class Session:
         edit: Edit = Edit(),
     ) -> Tested:
         model = self.lm.model
-        pairs = windows(model, prompt, response)
+        prompts, responses = windows(model, prompt, response)
         weigh = channel.weights(model, edit.allowed)
-        settings = {"token_weights": weigh, "batch_size": 1}
-        unknown = self.lm.unknown_prompt()
         report("testing", 0.0)
-        scores = tracing.author(model, *pairs, wm, keys, **settings)
-        promised = promise.table(model, *pairs, wm, unknown_prompt=unknown, **settings)
+        scores = tracing.author(
+            model, prompts, responses, wm, keys, token_weights=weigh, batch_size=1
+        )
+        promised = promise.table(
+            model,
+            prompts,
+            responses,
+            wm,
+            token_weights=weigh,
+            unknown_prompt=self.lm.unknown_prompt(),
+            batch_size=1,
+        )
         row, control = scores.to_dict("records")
         row |= promise.together(promised)
         if len(promised) > 1:
             row["windows"] = len(promised)
         row |= verdict.of(row, wm.sigma, control=control["p_value"])
         report("looking at each token", 0.0)
-        pieces = self._pieces(*pairs, wm, keys[0], weigh)
+        pieces = self._pieces(prompts, responses, wm, keys[0], weigh)
         return Tested(self.lm.decode(response), edit, row, control, pieces)
 
     def bound(self, question: Question, key: Key, report: Report = silent) -> Key:
-        """The key for a key file, bound to this question's weight and σ."""
+        """Return the key for a key file, bound to the weight and σ of the question."""
         with alone:
-            return perturb.bind(self.lm.model, self._watermark(question, report), key)
+            wm = self._watermark(question, report)
+            return perturb.bind(self.lm.model, wm, key)
 
     def _watermark(self, question: Question, report: Report) -> Watermark:
         sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
@@ -268,12 +297,12 @@ class Session:
     def _prompt(self, text: str) -> list[int]:
         if not text.strip():
             raise InvalidTextError(
-                "expected a prompt, got an empty one; type a few words for the model to go on from"
+                "expected a prompt, got an empty prompt; type a few words for the model to continue"
             )
         return self.lm.prompt(text)
 
     def _keys(self, key: Key) -> list[Key]:
-        """This key and the negative control, which is never the key itself."""
+        """This key and the negative control, which is always another key."""
         is_wrong = key.key_id == self.wrong_key.key_id
         return [key, Key.new() if is_wrong else self.wrong_key]
 
@@ -286,17 +315,18 @@ class Session:
     def _pieces(
         self, prompts: list, responses: list, wm: Watermark, key: Key, weigh: Weigh
     ) -> pd.DataFrame:
-        """The pieces of one text with their evidence, which adds up to ψ over all its windows."""
+        """The pieces of a text with their evidence, which adds up to ψ over all windows."""
         model = self.lm.model
         tables = [
             evidence.per_token(model, prompt, response, wm, key, token_weights=weigh)
             for prompt, response in zip(prompts, responses, strict=True)
         ]
         if len(tables) > 1:
-            found = score.gradients(
+            # The evidence of a window adds up to its own ψ: scale it to its part of the text's ψ.
+            of_windows = score.gradients(
                 model, prompts, responses, wm, token_weights=weigh, batch_size=1
             )
-            gradients = sorted(found, key=lambda gradient: gradient.text)
+            gradients = sorted(of_windows, key=lambda gradient: gradient.text)
             total = tracing.summed(gradients).norm
             for table, gradient in zip(tables, gradients, strict=True):
                 table["evidence"] *= gradient.norm / total
@@ -304,19 +334,23 @@ class Session:
 
 
 def figure(result: Comparison) -> Figure:
-    """ψ of each text below the density that ψ has without a watermark; and beside it p of the first
-    texts as they grow. Drawn without pyplot, since a panel draws in a thread of its own.
+    """Draw ψ of each text below the density of ψ without a watermark, and p of the first texts as
+    they grow.
+
+    It does not use pyplot, because a panel draws in another thread.
     """
     figure = Figure(figsize=(9.6, 3.9), layout="constrained")
     left, right = figure.subplots(1, 2)
     level = verdict.LEVEL
     scores = result.scores
     wanted = result.question.psi
-    style.normal_density(left, min(-4.0, scores["psi"].min()), max(wanted, scores["psi"].max()) + 1)
+    low = min(-4.0, scores["psi"].min())
+    high = max(wanted, scores["psi"].max()) + 1
+    style.normal_density(left, low, high)
     left.axvline(stats.threshold(level), **style.DASHED)
     left.plot(wanted, 0, "v", color="black", clip_on=False)
     left.annotate("wanted", (wanted, 0.015), ha="center", fontsize="small")
-    rows = -0.055 * np.arange(1, 5)
+    rows = -0.055 * np.arange(1, 5)  # heights below the axis
     psis_of = scores.groupby(["kind", "key"])["psi"]
     curve_of = result.curve.groupby(["kind", "key"])
     for row, (group, look) in zip(rows, LOOKS.items(), strict=True):

@@ -1,7 +1,8 @@
-"""Results as HTML: escaped, readable in light and dark themes, and never by colour alone.
+"""Results as HTML, which is escaped and readable in light and dark themes.
 
-Colours are translucent and text keeps the page's colour, so contrast holds in both themes. Styles
-are attributes: a notebook's sanitizer would drop a style sheet.
+Nothing is shown by colour alone. Colours are translucent and text keeps the colour of the page, so
+that contrast suffices in both themes. Styles are attributes, because the sanitizer of a notebook
+removes style sheets.
 """
 
 import base64
@@ -23,54 +24,60 @@ from gaussmark_lib.workbench.widgets.playground import (
 
 FULL_COLOUR = 3.0  # / √T: three standard deviations of a token's equal share of ψ ~ N(0, 1)
 FALSE_ALARM = (
-    "in which no mark is, are called detected. Such a false alarm is what level"
-    f" {verdict.LEVEL} means: any text gets one from one key in twenty."
+    "without a watermark are called detected. Such false alarms are what level"
+    f" {verdict.LEVEL} means: one key in twenty gives a false alarm on a text."
 )
 LEGEND = (
-    "<p>Evidence of each token: orange with a solid line towards the key, blue with a dotted line"
-    " away from it. It adds up to ψ; point at a token for its number.</p>"
+    "<p>Evidence of each token: orange with a solid line for the key, blue with a dotted line"
+    " against it. It adds up to ψ. Point at a token to see its number.</p>"
 )
-LABEL = "8.5em"  # width of the inputs' labels
-INDENT = f"calc({LABEL} + 8px)"  # where the inputs begin
+LABEL = "8.5em"  # width of the labels of inputs
+INDENT = f"calc({LABEL} + 8px)"  # left edge of the inputs
 QUIET = "opacity:.75;font-size:90%"
 
 
 def message(sentence: str, is_error: bool = False) -> str:
-    """A sentence that a screen reader reads out."""
+    """Return a sentence that a screen reader reads out."""
+    if not sentence:
+        return ""
     edge = _rgba(style.WATERMARKED, 1.0) if is_error else "rgba(128,128,128,.6)"
     look = f"padding:.35em .8em;border-left:4px solid {edge};line-height:1.4"
     role = "alert" if is_error else "status"
-    return f'<div role="{role}" style="{look}">{escape(sentence)}</div>' if sentence else ""
+    return f'<div role="{role}" style="{look}">{escape(sentence)}</div>'
 
 
 def dimmed(html: str) -> str:
-    """A result that is not of the present settings."""
+    """Return a result of earlier settings, dimmed."""
     return f'<div style="opacity:.45">{html}</div>'
 
 
 def aside(sentence: str) -> str:
-    """A quiet line below an input."""
+    """Return a quiet line below an input."""
+    if not sentence:
+        return ""
     look = f"margin-left:{INDENT};line-height:1.5;{QUIET}"
-    return f'<div style="{look}">{escape(sentence)}</div>' if sentence else ""
+    return f'<div style="{look}">{escape(sentence)}</div>'
 
 
 def comparison(result: Comparison) -> str:
-    """Plain and watermarked texts: the verdict, all texts side by side, and the figure."""
+    """Render plain and watermarked texts: the verdict, all texts side by side, and the figure."""
     question = result.question
     n = question.n_samples
     detected = {
         kind: sum(text.row["verdict"] == "detected" for text in texts)
         for kind, texts in result.tested.items()
     }
-    alarms = detected[PLAIN]
-    judged = (
-        f"{detected[WATERMARKED]} of {n} detected; each was expected with probability"
-        f" {verdict.probability(result.power)}, as predicted without the key."
+    verdicts = (
+        f"{detected[WATERMARKED]} of {n} detected. The predicted probability of detection was"
+        f" {verdict.probability(result.power)} per text."
     )
+    false_alarms = ""
+    if detected[PLAIN]:
+        false_alarms = _paragraph(f"{detected[PLAIN]} of {n} plain texts {FALSE_ALARM}")
     cards = []
     for i in range(n):
         number = f" {i + 1}" if n > 1 else ""
-        pair = {
+        pair = {  # a plain and a watermarked text
             _heading(f"{kind} text{number}", texts[i]): tokens(texts[i])
             for kind, texts in result.tested.items()
         }
@@ -80,8 +87,8 @@ def comparison(result: Comparison) -> str:
         f" {result.key_id}, {n} × {question.n_tokens} tokens, sampler's seed {question.seed}."
     )
     return _block(
-        _paragraph(f"<b>Watermarked texts, this key:</b> {judged}"),
-        _paragraph(f"{alarms} of {n} plain texts, {FALSE_ALARM}") if alarms else "",
+        _paragraph(f"<b>Watermarked texts, this key:</b> {verdicts}"),
+        false_alarms,
         _verdict("The first watermarked text, this key", result.tested[WATERMARKED][0]),
         _paragraph(f"After the prompt: {escape(question.prompt)}", QUIET),
         *cards,
@@ -93,53 +100,60 @@ def comparison(result: Comparison) -> str:
 
 
 def of_test(result: Tested) -> str:
-    """A text that was tested: the verdict, and the text with its evidence."""
+    """Render a test: the verdict, and the text with its evidence."""
     edit = result.edit
     title = f"{edit.how}, {edit.share:.0%} of the tokens" if edit.share else "This key"
-    title += f", tested for {edit.allowed:.0%} exchanged tokens" if edit.allowed else ""
+    if edit.allowed:
+        title += f", tested for {edit.allowed:.0%} replaced tokens"
     before = ""
     if result.before:
         row = result.before.row
         p = verdict.p_value(row["log10_p"])
         before = f"Before the edit, by the paper's ψ: ψ = {row['psi']:.2f}, p = {p}."
+    warnings = [_paragraph(escape(warning)) for warning in result.row["warnings"]]
     return _block(
         _verdict(title, result),
         _paragraph(before),
-        *(_paragraph(escape(warning)) for warning in result.row["warnings"]),
+        *warnings,
         show.cards({_heading("tested text", result): tokens(result)}).data,
         LEGEND,
     )
 
 
 def tokens(result: Tested) -> str:
-    """A text with its evidence: orange and a solid line lean to the key, blue and a dotted line
-    away from it; each piece says its number.
+    """Render a text with its evidence.
+
+    Orange and a solid line are evidence for the key, blue and a dotted line against it. Each piece
+    has its number as a tooltip.
     """
     full = FULL_COLOUR / np.sqrt(result.pieces["n_tokens"].sum())
     shown = result.pieces.query("text != ''")  # an end token has evidence, and no text
-    spans = "".join(
-        f'<span style="{_look(row.evidence, full)}" title="evidence {row.evidence:+.3f}, log p'
-        f' {row.log_p:.2f}">{escape(row.text).replace(chr(10), "↵" + chr(10))}</span>'
-        for row in shown.itertuples()
-    )
+    spans = []
+    for row in shown.itertuples():
+        text = escape(row.text).replace("\n", "↵\n")  # a line break is visible
+        tooltip = f"evidence {row.evidence:+.3f}, log p {row.log_p:.2f}"
+        colour = _look(row.evidence, full)
+        spans.append(f'<span style="{colour}" title="{tooltip}">{text}</span>')
     words = f"Text with its evidence per token, ψ = {result.row['psi']:.2f} in all"
     if len(shown):
-        most = shown.loc[shown["evidence"].idxmax()]
-        least = shown.loc[shown["evidence"].idxmin()]
-        words += f"; most for the key: “{most.text}” {most.evidence:+.2f}"
-        words += f", most against it: “{least.text}” {least.evidence:+.2f}"
+        top = shown.loc[shown["evidence"].idxmax()]
+        bottom = shown.loc[shown["evidence"].idxmin()]
+        words += f"; most for the key: “{top.text}” {top.evidence:+.2f}"
+        words += f", most against it: “{bottom.text}” {bottom.evidence:+.2f}"
     look = "overflow-wrap:anywhere;line-height:1.7"
-    return f'<div role="group" aria-label="{escape(words)}" style="{look}">{spans}</div>'
+    content = "".join(spans)
+    return f'<div role="group" aria-label="{escape(words)}" style="{look}">{content}</div>'
 
 
 def image(result: Comparison) -> str:
-    """The figure, with its titles and the last p of each curve as words."""
-    data = io.BytesIO()
+    """Render the figure; its description has the titles, and the last p of each curve."""
+    data = io.BytesIO()  # the PNG file
     picture = figure(result)
     picture.savefig(data, format="png", dpi=120, facecolor="white")
     source = base64.b64encode(data.getvalue()).decode()
     words = [axes.get_title("left") for axes in picture.axes]
-    for (kind, key), row in result.curve.groupby(["kind", "key"], sort=False).last().iterrows():
+    last = result.curve.groupby(["kind", "key"], sort=False).last()
+    for (kind, key), row in last.iterrows():
         words.append(f"{kind}, {key}: log10 p = {row['log10_p']:.1f}")
     look = "width:100%;max-width:1000px;border-radius:6px"
     alt = escape("; ".join(words))
@@ -154,8 +168,9 @@ def _heading(title: str, text: Tested) -> str:
 
 
 def _verdict(title: str, text: Tested) -> str:
-    first, *others = map(escape, verdict.sentences(text.row))
-    return _paragraph(f"<b>{escape(title)}:</b> {first}") + _paragraph(" ".join(others), QUIET)
+    first, *further = [escape(sentence) for sentence in verdict.sentences(text.row)]
+    answer = _paragraph(f"<b>{escape(title)}:</b> {first}")
+    return answer + _paragraph(" ".join(further), QUIET)
 
 
 def _block(*parts: str) -> str:
@@ -167,10 +182,14 @@ def _paragraph(html: str, look: str = "") -> str:
 
 
 def _look(evidence: float, full: float) -> str:
+    """The style of a piece; strong evidence is underlined."""
     strength = min(1.0, abs(evidence) / full)
-    colour = style.WATERMARKED if evidence > 0 else style.PLAIN
-    line = f";border-bottom:2px {'solid' if evidence > 0 else 'dotted'}" if strength > 0.5 else ""
-    return f"background-color:{_rgba(colour, 0.6 * strength)}{line}"
+    is_for_key = evidence > 0
+    colour = style.WATERMARKED if is_for_key else style.PLAIN
+    look = f"background-color:{_rgba(colour, 0.6 * strength)}"
+    if strength > 0.5:
+        look += f";border-bottom:2px {'solid' if is_for_key else 'dotted'}"
+    return look
 
 
 def _rgba(colour: tuple[float, float, float], alpha: float) -> str:

@@ -56,7 +56,7 @@ def test_the_card_is_that_of_the_key_and_holds_no_secret(tmp_path, lm, capsys, m
     assert row["this key"] == stats.interval(marked[:, 0]).row()
     assert row["this key, stream"] == stats.interval(r[:, 0] >= norm.isf(0.05)).row()
     assert row["threshold"] == 0, "too few texts to say"
-    assert "called marked" in out
+    assert "flagged" in out
     assert key.secret.hex() not in card.read_text() + out
     assert answer(capsys, *words)[0] == cli.REFUSED, "it is never overwritten"
 

@@ -106,7 +106,7 @@ def test_broken_lines_are_named_by_number_and_the_others_are_scored(lm, detect, 
     assumed = {"model", "weight", "edited", "prompt"}
     assert found[0].keys() == {"text", *assumed, *scoring.FIELDS, *verdict.FIELDS, "digest"}
     assert all(f"gaussmark: {file}:{number}: expected" in err for number in broken)
-    assert "2 of 8 texts scored, 6 could not be" in err
+    assert "2 of 8 texts scored, 6 failed" in err
 
 
 def test_files_folders_prompts_and_byte_order_marks(lm, detect, tmp_path, capsys, typed):
@@ -143,7 +143,7 @@ def test_progress_is_for_terminals_and_no_answer_stands_behind_it(
     file = lines(tmp_path / "t.jsonl", TEXTS[:3])
     words = [*detect, file, "--batch", "1"]
     _, out, err = answer(capsys, *words)
-    assert err == "gaussmark: 3 of 3 texts scored, 0 could not be\n"
+    assert err == "gaussmark: 3 of 3 texts scored, 0 failed\n"
     assert out.startswith(f"{file}:1: Too short to tell at level 0.05: p = ")
     monkeypatch.setattr(answers, "DELAY", 0)
     terminal = Terminal()
@@ -169,7 +169,7 @@ def test_what_one_text_lacks_is_said_with_its_name(
         assert answer(capsys, *words, *text) == (cli.REFUSED, "", f"gaussmark: {name}: {why}")
     (tmp_path / "one.txt").write_text(TEXTS[0])
     err = answer(capsys, *words, "one.txt", "empty.txt")[2]
-    assert "1 of 2 texts scored, 1 could not be" in err
+    assert "1 of 2 texts scored, 1 failed" in err
 
 
 def test_one_text_after_its_prompt_from_words_files_or_standard_input(
@@ -209,7 +209,8 @@ def test_several_keys_of_one_watermark(lm, keys, detect, tmp_path, capsys):
     other = perturb.bind(lm.model, WM, Key.from_seed(2))
     other = channel.allowing(other, 0.3).save(tmp_path / "third")
     code, _, err = answer(capsys, *words, str(other))
-    assert (code, "for one share of exchanged tokens, got [0.0, 0.3]" in err) == (cli.REFUSED, True)
+    assert code == cli.REFUSED
+    assert "for the same share of replaced tokens, got [0.0, 0.3]" in err
 
 
 def test_results_go_on_where_they_ended_whatever_was_cut_off(keys, detect, tmp_path, capsys):
@@ -228,7 +229,7 @@ def test_results_go_on_where_they_ended_whatever_was_cut_off(keys, detect, tmp_p
         ]
         assert again == names
     code, _, err = answer(capsys, *words)
-    assert (code, "5 texts of an earlier run, 1 of which could not be" in err) == (
+    assert (code, "5 texts were answered by an earlier run, 1 failed" in err) == (
         cli.answers.PARTLY,
         True,
     )
@@ -368,7 +369,10 @@ def test_untrusted_users_get_a_word_and_nothing_else(lm, keys, tmp_path, capsys)
     assert rows(capsys, *words, "--batch", "1")[1][1:] == found
     last = ["answer", "--text", of, *options, "--key"]
     assert answer(capsys, *last, keys[1])[:2] == (0, f"{wanted[0]}\n")
-    for other, why in ((["--level", "0.1"], "level: it is of"), (["--edited", "0.3"], "edited")):
+    for other, why in (
+        (["--level", "0.1"], "level: the state has"),
+        (["--edited", "0.3"], "edited"),
+    ):
         code, out, err = answer(capsys, *last, keys[1], *other)
         assert (code, out, why in err) == (cli.REFUSED, "", True)
     code, _, err = answer(capsys, *last, keys[0])
@@ -385,7 +389,7 @@ def test_given_reference_texts(lm, stream, tmp_path, capsys):
     assert rows(capsys, *words, reference)[1][0]["p_given"] == pytest.approx(wanted, rel=1e-3)
     state.unlink()
     sentence = answer(capsys, *words, reference)[1]
-    assert f"p = {wanted:.3g} given what was answered before" in sentence
+    assert f"p = {wanted:.3g} given earlier answers" in sentence
     code, _, err = answer(capsys, *words, lines(tmp_path / "b.jsonl", TEXTS[:2], {1: b"{"}))
     assert (code, f"--given: {tmp_path}/b.jsonl:1: expected" in err) == (cli.REFUSED, True)
 
@@ -426,7 +430,7 @@ def test_a_state_is_one_process_s_alone_whatever_name_it_has(stream, tmp_path, c
     with answers.alone(state):
         for name in (state, link, tmp_path / "." / "link"):
             code, _, err = answer(capsys, *words, str(name))
-            assert (code, "another process is using it" in err) == (cli.REFUSED, True)
+            assert (code, "another process is using this file" in err) == (cli.REFUSED, True)
     answer(capsys, *words, str(state))
     assert answer(capsys, *words, str(link))[0] == 0
     assert sorted(tmp_path.glob("*st*")) == [tmp_path / ".state.lock", state], "the link stays one"
@@ -449,7 +453,7 @@ def test_texts_without_a_gradient_are_named_and_the_run_goes_on(
     code, found, err = rows(capsys, *words, file, "--batch", batch)
     assert (code, len(found)) == (cli.answers.PARTLY, 4)
     assert all("non-zero gradient" in row["error"] for row in found[:2])
-    assert "0 of 4 texts scored, 4 could not be" in err
+    assert "0 of 4 texts scored, 4 failed" in err
     code, _, err = rows(capsys, *words, "--text", TEXTS[0])
     assert (code, "non-zero gradient" in err) == (cli.REFUSED, True)
 

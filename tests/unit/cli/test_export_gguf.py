@@ -39,7 +39,7 @@ def test_a_marked_file_is_verified(base, key, tmp_path, capsys, kind):
     code, out, _ = answer(capsys, *words)
     assert code == 0
     assert f"on {WEIGHT}: {marked}" in out
-    assert f"Its texts are tested against {base}, not against it." in out
+    assert f"Test its texts against {base}, not against this checkpoint." in out
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(marked).tensors}
     assert tensors["blk.1.ffn_down.weight"].tensor_type.name == kind
     code, [row], _ = rows(capsys, "verify", marked, "--base", base, "--key", key)
@@ -70,7 +70,7 @@ def test_what_is_refused_says_why(base, key, tmp_path, capsys):
     for words, why in (
         (["export", marked, "--model", base], "expected a new file to export to"),
         (["export", new, "--model", "doclm"], "expected a model in a .gguf file"),
-        (["export", new[:-5], "--model", base, "--type", "f16"], "ends in .gguf with it"),
+        (["export", new[:-5], "--model", base, "--type", "f16"], "ends in .gguf"),
         (["export", new, "--model", str(tmp_path / "plain.gguf")], "does not fit this use"),
         (["export", new, "--model", str(tmp_path / "none.gguf")], "no model at"),
         (["export", new, "--model", base, "--type", "q4_k"], "'q4_k' is not one of"),

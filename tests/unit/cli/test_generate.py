@@ -65,7 +65,7 @@ def test_prompts_from_everywhere_are_one_list_whatever_the_batch(
     assert [row["text"] for row in found] == expected(lm, prompts)
     facts = {(row["key_id"], row["n_tokens"], row["seed"]) for row in found}
     assert facts == {(KEY.key_id, N, 0)}
-    assert "6 of 6 texts written, 0 could not be" in err
+    assert "6 of 6 texts written, 0 failed" in err
 
 
 def test_several_texts_have_names_and_progress_goes_to_standard_error(
@@ -75,7 +75,7 @@ def test_several_texts_have_names_and_progress_goes_to_standard_error(
     words += ["a", "b", "--batch", "1"]
     _, out, err = answer(capsys, *words)
     assert out == f"[prompt 1]\n{first}\n\n[prompt 2]\n{second}\n\n"
-    assert err == "gaussmark: 2 of 2 texts written, 0 could not be\n"
+    assert err == "gaussmark: 2 of 2 texts written, 0 failed\n"
     monkeypatch.setattr(answers, "DELAY", 0)
     terminal = Terminal()
     for name in ("stdout", "stderr"):
@@ -115,7 +115,7 @@ def test_a_run_that_was_cut_off_goes_on_and_other_texts_are_left_alone(lm, words
     whole = out.read_bytes().splitlines(keepends=True)
     out.write_bytes(whole[0] + whole[1] + whole[2][:-5])
     code, _, err = answer(capsys, *words)
-    assert (code, "2 of 3 texts written, 1 could not be" in err) == (cli.answers.PARTLY, True)
+    assert (code, "2 of 3 texts written, 1 failed" in err) == (cli.answers.PARTLY, True)
     complete, wanted = out.read_bytes(), expected(lm, prompts)
     texts = [json.loads(line)["text"] for line in complete.splitlines()]
     assert texts == [*wanted[:2], None, *wanted[3:]]

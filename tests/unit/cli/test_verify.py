@@ -23,7 +23,7 @@ def test_a_released_checkpoint_is_known_by_its_key(released, keys, capsys):
     code, out, _ = answer(capsys, "verify", released, "--key", keys[0])
     assert code == 0
     assert f"{released} carries the key: p = " in out
-    assert "1.03 times the mark's own length: a version of doclm." in out
+    assert "1.03 times the length of the watermark: a version of doclm." in out
     assert "It does not prove who was first" in out
     code, found, _ = rows(capsys, "verify", released, "--key", keys[1], "--key", keys[0])
     assert code == 0
@@ -56,4 +56,4 @@ def test_what_cannot_be_verified_is_refused(lm, keys, tmp_path, capsys):
     lm.model.save_pretrained(tmp_path / "base")
     code, _, err = answer(capsys, "verify", str(tmp_path / "base"), "--key", keys[0])
     assert code == cli.REFUSED
-    assert "the base's own" in err
+    assert "equals that of the base" in err

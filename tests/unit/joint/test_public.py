@@ -181,7 +181,7 @@ def test_a_state_of_something_else_is_refused(tmp_path):
     [
         ("PRAGMA user_version = 2", "expected .* format 1, got format 2"),
         ("PRAGMA application_id = 5", "got another file"),
-        ("UPDATE about SET json = replace(json, 'sqrt', 'log')", "rule: it is of"),
+        ("UPDATE about SET json = replace(json, 'sqrt', 'log')", "rule: the state has"),
     ],
 )
 def test_another_rule_and_a_newer_format_are_refused(tmp_path, words, why):

@@ -56,7 +56,7 @@ def test_no_other_file_is_written_over(saved):
     state, other = joint.State.load(saved), saved.with_name("thesis.txt")
     for content in (b"years of work", b""):
         other.write_bytes(content)
-        with pytest.raises(KeyFileError, match="got another file. It was not changed"):
+        with pytest.raises(KeyFileError, match="got another file"):
             state.save(other)
         assert other.read_bytes() == content
     state.save(saved)
@@ -80,7 +80,7 @@ def test_one_wrong_bit_is_noticed(saved, place):
     content = bytearray(saved.read_bytes())
     content[40 + int(place * (len(content) - 40))] ^= 1
     saved.write_bytes(content)
-    with pytest.raises(KeyFileError, match="damaged: its checksum"):
+    with pytest.raises(KeyFileError, match="a damaged file: its checksum"):
         joint.State.load(saved)
 
 
@@ -106,7 +106,7 @@ def test_another_weight_model_or_set_of_keys_is_refused(saved, wm):
         ("model_sha256", {"model": elsewhere}),
     ]
     others = (KEYS[:1], KEYS[::-1], [KEYS[0], Key.from_seed(9)])
-    cases += [("keys: it is of", {"keys": keys}) for keys in others]
+    cases += [("keys: the state has", {"keys": keys}) for keys in others]
     for words, use in cases:
         with pytest.raises(KeyMismatchError, match=words):
             resumed(**use)

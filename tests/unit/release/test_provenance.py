@@ -145,7 +145,7 @@ def test_merging_with_the_base_changes_nothing(base):
 
 def test_the_base_itself_has_no_direction(base):
     wm = Watermark("model.layers.2.mlp.down_proj.weight", 0.1)
-    with pytest.raises(DegenerateScoreError, match=r"down_proj.* is the base's own"):
+    with pytest.raises(DegenerateScoreError, match=r"down_proj.* equals that of the base"):
         provenance.weights(base, deepcopy(base), wm, KEYS)
 
 
@@ -241,7 +241,7 @@ def test_what_is_no_version_of_the_base_is_refused(base, tmp_path):
     refused(base, broken, "expected finite weights, got 1 NaN")
     refused(base, tmp_path / "nowhere", "cannot read the suspect")
     (tmp_path / "adapter_config.json").write_text("{}")
-    refused(base, tmp_path, "merge it first")
+    refused(base, tmp_path, "merge the low-rank adapter")
     (tmp_path / "config.json").write_text(json.dumps({}))
     refused(base, tmp_path, "cannot read the suspect")
     (tmp_path / "some.gguf").write_bytes(b"GGUF of a broken copy")

@@ -136,7 +136,7 @@ def test_what_cannot_be_served_is_said(monkeypatch):
     with pytest.raises(GaussMarkError, match=r"expected llama\.cpp"):
         llama_cpp.serve(Path("any.gguf"))
     monkeypatch.setattr(llama_cpp, "find_spec", lambda name: "here")
-    assert "doclm is none" in served.missing("doclm")
+    assert "doclm is not a GGUF file" in served.missing("doclm")
 
 
 def test_a_file_in_this_format_can_be_served(base, monkeypatch):

@@ -82,7 +82,7 @@ def test_all_problems_are_named_at_once_and_each_once(notebook):
         ({"runs": []}, "runs: expected a list of runs"),
         ({"runs": [1, 2]}, "runs: expected a list of runs"),
         ({"runs": {"seed": 1}}, "runs: expected a list of runs"),
-        ({"seed": [1], "runs": [{"seed": 2}, {"sigma": 0.1}]}, "seed: given both in a run and"),
+        ({"seed": [1], "runs": [{"seed": 2}, {"sigma": 0.1}]}, "seed: given in a run and"),
     ],
 )
 def test_a_grid_that_is_none(notebook, given, problem):

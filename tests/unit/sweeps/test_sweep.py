@@ -71,7 +71,7 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_run_again(
 def test_a_run_of_changed_code_is_refused(place, tmp_path, monkeypatch):
     asked = notebooks.question(place.notebook)
     monkeypatch.setattr(Notebook, "code", "another one")
-    assert "code or its model is not the same" in jobs.run_one(asked, tmp_path, False).error
+    assert "code or its model on this worker differs" in jobs.run_one(asked, tmp_path, False).error
 
 
 def test_a_killed_kernel_is_a_failed_run_and_a_killed_sweep_is_taken_up_where_it_was(
@@ -103,7 +103,7 @@ def test_an_interrupted_sweep_stops_everything_and_keeps_what_is_finished(place,
     os.killpg(process.pid, signal.SIGINT)  # all of them at once, as a terminal does it
     _, errors = finish(process, 130)
     until(lambda: gone(processes), seconds=20)
-    last = "gaussmark: interrupted; 1 of 3 runs are done, and the same command goes on from there"
+    last = "gaussmark: interrupted; 1 of 3 runs are done, and the same command continues"
     assert errors.splitlines()[-1] == last
     assert "gaussmark_lib" not in errors, "no traceback of ours"
     assert {path.suffix for path in tmp_path.glob("demo/*")} == {"", ".failed"}, "nothing half done"

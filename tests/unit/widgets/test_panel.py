@@ -56,7 +56,7 @@ def test_generates(panel: Panel):
     html = panel.writing.output.value
     for words in (
         "Watermarked texts, this key:",
-        " of 1 detected; each was expected with probability",
+        " of 1 detected. The predicted probability of detection was",
         "wrong key",
         "Plain text",
         "a score this high",
@@ -94,7 +94,7 @@ def test_stop_leaves_the_base_model_and_what_was_shown(
 
 def test_tests_a_text_and_takes_the_watermarked_one(panel: Panel):
     panel.take.click()
-    assert "press Generate first" in panel.testing.message.value
+    assert "press Generate" in panel.testing.message.value
     press(panel, "generate")
     panel.take.click()
     assert panel.text.value == panel.result.text("watermarked")
@@ -188,7 +188,7 @@ def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.Monk
     tested.wait()
     sharper = tested.tested
     assert (sharper.text, sharper.row["psi"] != after.row["psi"]) == (after.text, True)
-    assert "tested for 10% exchanged tokens" in tested.testing.output.value
+    assert "tested for 10% replaced tokens" in tested.testing.output.value
     assert tested.testing.note.value == tested.testing.message.value == ""
 
 
