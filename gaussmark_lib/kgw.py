@@ -1,21 +1,21 @@
 """The baseline: soft red lists of Kirchenbauer et al. (arXiv:2301.10226), by transformers' own
 processor.
 
-The token before seeds a random split of the vocabulary; a share γ of it is *green*, and green
-tokens' logits are raised by δ. Text that knows nothing of the key has a share γ of green tokens, so
-the number of green ones among n scored is about Binomial(n, γ).
+The previous token seeds a random split of the vocabulary. A share γ of the tokens is *green*, and
+the logits of green tokens are raised by δ. A text that does not depend on the key has a share γ of
+green tokens, so the number of green tokens among n scored tokens is about Binomial(n, γ).
 
-    z = (green − γn) / √(nγ(1 − γ)),     p = 1 − Φ(z)     (the detector's)
-    p = P(Binomial(n, γ) ≥ green)        (ours: exact where the normal tail is too small)
+    z = (green − γn) / √(nγ(1 − γ)),     p = 1 − Φ(z)     (transformers' detector)
+    p = P(Binomial(n, γ) ≥ green)        (ours: exact; the normal tail is too small)
 
 The paper (App. KGW) has γ = 0.25, δ = 1 (KGW-1) or 2 (KGW-2), and a context of one token,
-transformers' "lefthash". Of V tokens ⌊γV⌋ are green, and that share is what the exact tail uses.
+transformers' "lefthash". ⌊γV⌋ of V tokens are green, and the exact tail uses the share ⌊γV⌋/V.
 
 The response alone is scored, without its first token, and each pair of neighbouring tokens once
-(``ignore_repeated_ngrams``, else repetition counts as evidence). Green lists come from the random
-numbers of the model's device: what was written on a GPU must be tested on one. A list's seed is the
-key times the token, so that after token 0 it is the same under every key: those pairs are no
-secret, and are not counted.
+(``ignore_repeated_ngrams``; otherwise repetition would count as evidence). Green lists come from
+the random numbers of the model's device: a text that was written on a GPU must be tested on a GPU.
+The seed of a list is the key times the token, so after token 0 the list is the same under every
+key. Such pairs are not secret, and are not counted.
 """
 
 from dataclasses import dataclass
@@ -46,14 +46,17 @@ COLUMNS = ["text", "n_tokens", "n_scored", "n_green", "statistic", "p_normal", "
 
 @dataclass(frozen=True)
 class KGW(SamplerScheme):
-    """One soft red list watermark.
+    """A soft red list watermark.
 
     Args:
         bias: δ > 0, nats.
-        key: a hash of its secret starts the lists; transformers' config shows that number.
+        key: a hash of its secret seeds the lists; transformers' config shows that number.
         green_share: γ, 0 < γ < 1.
-        test: whose tail ``p_value`` is: ``"exact"``, or ``"z"`` for the detector's own normal one,
-            which exceeds its level.
+        test: which tail gives ``p_value``: ``"exact"``, or ``"z"`` for the normal tail of
+            transformers' detector, which exceeds its level.
+
+    >>> KGW(bias=2.0, key=Key.from_seed(1)).name
+    'KGW-2'
     """
 
     bias: float
@@ -70,61 +73,83 @@ class KGW(SamplerScheme):
 
     @property
     def name(self) -> str:
-        return f"KGW-{self.bias:g}" + (" z-test" if self.test == "z" else "")
+        """Return the scheme's name with its bias and, if it is not exact, its test."""
+        name = f"KGW-{self.bias:g}"
+        return f"{name} z-test" if self.test == "z" else name
 
     @property
     def exact(self) -> bool:
+        """Return whether the test keeps its level."""
         return self.test == "exact"
 
     @property
     def config(self) -> WatermarkingConfig:
-        """As ``model.generate(watermarking_config=…)`` takes it."""
-        seed = int.from_bytes(self.key.derived("KGW")[:8], "big") >> 1  # torch takes those < 2⁶³
+        """Return the argument of ``model.generate(watermarking_config=…)``."""
+        seed = int.from_bytes(self.key.derived("KGW")[:8], "big") >> 1  # torch takes seeds < 2⁶³
         return WatermarkingConfig(
-            greenlist_ratio=self.green_share, bias=self.bias, hashing_key=seed, context_width=1
+            greenlist_ratio=self.green_share,
+            bias=self.bias,
+            hashing_key=seed,
+            context_width=1,
         )
 
     def processor(self, model: PreTrainedModel) -> WatermarkLogitsProcessor:
-        self.n_green(model)  # raises where there is none
+        """Return transformers' logits processor of this scheme."""
+        self.n_green(model)  # raises if there are none
         return self.config.construct_processor(tokens.config(model).vocab_size, str(model.device))
 
     def n_green(self, model: PreTrainedModel) -> int:
-        """⌊γV⌋, the tokens of a green list."""
+        """Return ⌊γV⌋, how many tokens a green list has."""
         vocabulary = tokens.config(model).vocab_size
-        if not (n := int(vocabulary * self.green_share)):
-            none = f"green_share = {self.green_share} of {vocabulary} tokens is none"
-            raise InvalidWatermarkError(f"{none}; choose a larger one")
+        n = int(vocabulary * self.green_share)
+        if n == 0:
+            raise InvalidWatermarkError(
+                f"green_share = {self.green_share} of {vocabulary} tokens is less than one token;"
+                " choose a larger share"
+            )
         return n
 
     def greens(self, model: PreTrainedModel, before: int) -> set[int]:
-        """The green tokens after a token, as transformers' processor draws them."""
+        """Return the green tokens after a token, as transformers' processor draws them."""
         rng = torch.Generator(model.device)
         rng.manual_seed(self.config.hashing_key * before % (2**64 - 1))
-        n = tokens.config(model).vocab_size
-        order = torch.randperm(n, device=model.device, generator=rng)
+        vocabulary = tokens.config(model).vocab_size
+        order = torch.randperm(vocabulary, device=model.device, generator=rng)
         return set(order[: self.n_green(model)].tolist())
 
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
-        """``n_scored`` counts distinct pairs. InvalidTextError where there is none to count."""
+        """Return a row per text; ``n_scored`` counts distinct pairs of neighbouring tokens.
+
+        Raise InvalidTextError for a text that has no pair to count.
+        """
+        start = tokens.config(model).bos_token_id
         rows = []
         for i, ids, scheme in self.keyed(model, responses, keys):
-            text = ids[ids[:1] == [tokens.config(model).bos_token_id] :]
-            pairs = {(before, token) for before, token in pairwise(text) if before != 0}
+            text = ids[1:] if ids[:1] == [start] else ids  # the start token was not sampled
+            # a set: each pair counts once; after token 0 every key has the same list
+            pairs = {(previous, token) for previous, token in pairwise(text) if previous != 0}
             if not pairs:
                 expected = "expected at least 2 tokens, the first of them not 0, to score as a pair"
                 raise InvalidTextError(f"response {i}: {expected}, got {len(ids)} tokens")
-            greens = {before: scheme.greens(model, before) for before, _ in pairs}
-            n_green = sum(token in greens[before] for before, token in pairs)
+            greens = {previous: scheme.greens(model, previous) for previous, _ in pairs}
+            n_green = sum(token in greens[previous] for previous, token in pairs)
             rows.append((i, len(ids), len(pairs), n_green))
         table = pd.DataFrame(rows, columns=COLUMNS[:4])
-        n, n_green = table["n_scored"], table["n_green"]
-        z = z_score(n_green, n, self.green_share)
-        share = self.n_green(model) / tokens.config(model).vocab_size
-        normal = {"p_value": stats.norm.sf(z), "log10_p": stats.norm.logsf(z) / np.log(10)}
-        tail = normal if self.test == "z" else exact_tail(n_green, n, share)
-        return table.assign(statistic=z, p_normal=normal["p_value"], **tail)[COLUMNS]
+        n_scored = table["n_scored"]
+        n_green = table["n_green"]
+        table["statistic"] = z_score(n_green, n_scored, self.green_share)
+        table["p_normal"] = stats.norm.sf(table["statistic"])
+        if self.test == "z":
+            table["p_value"] = table["p_normal"]
+            table["log10_p"] = stats.norm.logsf(table["statistic"]) / np.log(10)
+        else:
+            share = self.n_green(model) / tokens.config(model).vocab_size
+            tail = exact_tail(n_green, n_scored, share)
+            table["p_value"] = tail["p_value"]
+            table["log10_p"] = tail["log10_p"]
+        return table[COLUMNS]
 
 
 register("KGW-1")(lambda wm, key: KGW(1.0, key))
@@ -133,15 +158,24 @@ register("KGW-2 z-test")(lambda wm, key: KGW(2.0, key, test="z"))
 
 
 def z_score(n_green: ArrayLike, n: ArrayLike, share: float) -> ArrayLike:
+    """Return (green − γn) / √(nγ(1 − γ)).
+
+    >>> float(z_score(n_green=40, n=100, share=0.25).round(3))
+    3.464
+    """
     return (n_green - share * n) / np.sqrt(n * share * (1 - share))
 
 
 def exact_tail(hits: ArrayLike, n: ArrayLike, share: float) -> dict[str, np.ndarray]:
-    """P(Binomial(n, share) ≥ hits) as ``p_value``, and its ``log10_p``, which does not underflow.
+    """Return P(Binomial(n, share) ≥ hits) as ``p_value``, and ``log10_p``, which never underflows.
 
     >>> exact_tail(np.array([2]), np.array([2]), 0.25)["p_value"]
     array([0.0625])
     """
-    first = stats.binom.logpmf(hits, n, share)  # what is left of a tail that underflows
-    log_p = np.maximum(stats.binom.logsf(hits - 1, n, share), first)
-    return {"p_value": stats.binom.sf(hits - 1, n, share), "log10_p": log_p / np.log(10)}
+    # SciPy takes the logarithm of the tail, which may underflow; its first term does not.
+    log_first_term = stats.binom.logpmf(hits, n, share)
+    log_p = np.maximum(stats.binom.logsf(hits - 1, n, share), log_first_term)
+    return {
+        "p_value": stats.binom.sf(hits - 1, n, share),
+        "log10_p": log_p / np.log(10),
+    }

@@ -142,7 +142,7 @@ def test_a_text_without_a_pair_is_named(model, response):
 
 
 def test_a_green_list_of_no_token_is_refused(model):
-    with pytest.raises(InvalidWatermarkError, match=r"0\.001 of 97 tokens is none"):
+    with pytest.raises(InvalidWatermarkError, match=r"0\.001 of 97 tokens is less than one token"):
         KGW(1.0, SCHEME.key, green_share=0.001).generate(model, PROMPTS, 2)
 
 
