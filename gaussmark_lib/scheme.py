@@ -1,4 +1,4 @@
-"""Watermarks of different kinds with one interface, compared by their p-values only.
+"""Watermarks of different kinds with the same interface, compared by their p-values only.
 
 A scheme is a frozen dataclass that inherits from :class:`Scheme`, in a file of the folder
 ``schemes``, and is registered under a name:
@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import divergence, generate, keys, tokens
@@ -29,11 +30,11 @@ from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import Watermark
 
 COLUMNS = ["text", "n_tokens", "statistic", "p_value", "log10_p"]  # statistic: ψ, z, …
-Keys = Sequence[Key] | None  # one per text; None: the scheme's own key for all
+Keys = Sequence[Key] | None  # a key per text; None: the scheme's key for all texts
 
 
 class Scheme(ABC):
-    """What an experiment asks of a watermark: it writes, tests, and says what writing cost."""
+    """What an experiment needs of a watermark: it writes, tests, and says what writing cost."""
 
     name: str  # what tables and figures call it; the same for every key
     key: Key
@@ -48,8 +49,10 @@ class Scheme(ABC):
         keys: Keys = None,
         **sampling,
     ) -> list[list[int]]:
-        """Watermarked continuations, one per prompt; ``sampling`` is for ``generate.sample``. The
-        same seed gives every scheme the same random numbers.
+        """Return watermarked continuations, one per prompt.
+
+        ``sampling`` has arguments of ``generate.sample``. The same seed gives every scheme the same
+        random numbers.
         """
         is_greedy = sampling.get("temperature", 1.0) == 0
         settings = self.writing(model, len(prompts), keys, is_greedy) | sampling
@@ -58,30 +61,40 @@ class Scheme(ABC):
     def writing(
         self, model: PreTrainedModel, n: int, keys: Keys = None, is_greedy: bool = False
     ) -> dict:
-        """What ``generate.sample`` needs for n watermarked texts: ``marks``, or a ``processor``."""
+        """Return the arguments of ``generate.sample`` for n watermarked texts.
+
+        They are ``marks``, or a ``processor``.
+        """
         raise NotImplementedError(f"{self.name}: expected writing(), or generate()")
 
     @abstractmethod
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
-        """One row per text, in order, at least ``COLUMNS``; ``model`` is the base model."""
+        """Return one row per text, in order, with at least ``COLUMNS``.
+
+        ``model`` is the base model.
+        """
 
     def divergences(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> Float[np.ndarray, " texts"]:
-        """``divergence.per_text`` of texts that it wrote under these keys, at temperature 1. A
-        scheme that keeps the model's distribution on average over keys has a divergence too.
+        """Return ``divergence.per_text`` of texts that it wrote under these keys, at temperature 1.
+
+        A scheme that keeps the model's distribution on average over keys has a divergence too.
         """
         writing = self.writing(model, len(prompts), keys)
         return divergence.per_text(model, prompts, responses, **writing)
 
     def rekeyed(self, seed: int) -> "Scheme":
-        """The same scheme under another, guessable key."""
+        """Return the same scheme under another, guessable key."""
         return replace(self, key=Key.from_seed(seed))
 
     def key_of_each(self, n: int, keys: Keys) -> list[Key]:
-        return [self.key] * n if keys is None else list(keys)
+        """Return the key of each of n texts."""
+        if keys is None:
+            return [self.key for _ in range(n)]
+        return list(keys)
 
 
 class SamplerScheme(Scheme):
@@ -91,31 +104,40 @@ class SamplerScheme(Scheme):
 
     @abstractmethod
     def processor(self, model: PreTrainedModel) -> generate.Processor:
-        """A fresh logits processor for one batch of texts."""
+        """Return a fresh logits processor for one batch of texts."""
 
     def keyed(
         self, model: PreTrainedModel, responses: Texts, keys: Keys
     ) -> Iterator[tuple[int, list[int], Self]]:
-        """Of each text its number, its checked ids, and the scheme under its key."""
+        """Yield the number of each text, its checked ids, and the scheme under its key."""
         responses = tokens.Reader(model).texts(responses, "response")
-        each = zip(responses, self.key_of_each(len(responses), keys), strict=True)
-        for i, (response, key) in enumerate(each):
+        key_of_each = self.key_of_each(len(responses), keys)
+        for i, (response, key) in enumerate(zip(responses, key_of_each, strict=True)):
             yield i, response, replace(self, key=key)
 
     def writing(
         self, model: PreTrainedModel, n: int, keys: Keys = None, is_greedy: bool = False
     ) -> dict:
-        def row_by_row(rows: slice) -> generate.Processor:
-            each = [replace(self, key=key).processor(model) for key in keys[rows]]
-            return lambda ids, logits: torch.cat(
-                [process(ids[i : i + 1], logits[i : i + 1]) for i, process in enumerate(each)]
-            )
-
+        """Return a ``processor``; with a key per text, each row of a batch has its own."""
         if is_greedy and not self.marks_greedy:
             return {}
         if keys is None:
             return {"processor": lambda rows: self.processor(model)}
-        return {"processor": row_by_row, "batch_size": 16}  # each row's has its own memory
+
+        def row_by_row(rows: slice) -> generate.Processor:
+            processors = [replace(self, key=key).processor(model) for key in keys[rows]]
+
+            def process(ids: Tensor, logits: Tensor) -> Tensor:
+                of_rows = [
+                    processor(ids[i : i + 1], logits[i : i + 1])
+                    for i, processor in enumerate(processors)
+                ]
+                return torch.cat(of_rows)
+
+            return process
+
+        # A small batch: the processor of each row takes memory of its own.
+        return {"processor": row_by_row, "batch_size": 16}
 
 
 makers = Registry("scheme", InvalidWatermarkError)  # (watermark, key) → scheme
@@ -123,8 +145,15 @@ register = makers.register
 
 
 def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[str, Scheme]:
-    """The schemes of these names, or all, with this key; ``wm`` is for those that change a weight.
-    InvalidWatermarkError for a name that no scheme has, or a watermark that a scheme cannot use.
+    """Return the schemes of these names, or all of them, with this key.
+
+    ``wm`` is for the schemes that change a weight. Raise InvalidWatermarkError for a name that no
+    scheme has, or for a watermark that a scheme cannot use.
+
+    >>> from gaussmark_lib import kgw  # registers its schemes
+    >>> wm = Watermark("model.layers.4.mlp.down_proj.weight", sigma=0.01)
+    >>> named(wm, Key.from_seed(1), ["KGW-2"])["KGW-2"].bias
+    2.0
     """
     if not isinstance(wm, Watermark):
         raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
