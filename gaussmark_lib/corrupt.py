@@ -44,6 +44,11 @@ def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
     does not know where the prompt ends.
 
     Raise InvalidTextError for an unknown name.
+
+    >>> from gaussmark_lib import models
+    >>> truncated = named(models.load("doclm"), ["truncate"])["truncate"]
+    >>> truncated([[1]], [[2, 3, 4, 5]], 0.5, seed=0)
+    ([[1]], [[2, 3]])
     """
     if not isinstance(lm, LM):
         raise InvalidModelError(f"lm: expected an LM, as models.load gives it, got {shown(lm)}")
@@ -55,7 +60,7 @@ def _checked(
     corruption: Corruption, lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int
 ) -> Pairs:
     """Check the arguments, and give the corruption new lists that it may change."""
-    count(1, fraction)  # raises if it is no fraction
+    count(1, fraction)  # raises if it is not a fraction
     require_int(seed, "seed", least=0)
     reader = tokens.Reader(lm.model)
     prompts = reader.texts(prompts, "prompt")

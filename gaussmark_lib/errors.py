@@ -13,7 +13,7 @@ from numbers import Real
 from operator import index
 from typing import Any
 
-# Iterables that are no list of items: their items are characters or bytes, or have no order.
+# Iterables that are not lists of items: their items are characters or bytes, or have no order.
 NOT_LISTS = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)
 
 _short = reprlib.Repr()
@@ -165,7 +165,7 @@ def require_list(
 ) -> list:
     """Return the items in a new list, or raise the error if there are fewer than ``least``.
 
-    Reject text, bytes, mappings and sets: they are iterable, but they are no lists of items.
+    Reject text, bytes, mappings and sets: they are iterable, but not lists of items.
 
     >>> require_list((1, 2), "expected token ids")
     [1, 2]

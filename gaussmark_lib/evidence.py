@@ -43,6 +43,14 @@ def per_token(
     ``log_p`` (nats). Arguments and errors are those of :func:`score.score`, except that
     ``token_weights`` is a single function. The evidence adds up to ψ except for rounding: 5e-6 in
     float32, up to .03 in bfloat16.
+
+    >>> from gaussmark_lib import models
+    >>> lm = models.load("doclm")
+    >>> wm = Watermark(models.default_weight(lm.model), sigma=0.01)
+    >>> text = lm.encode("Return the mean.")
+    >>> tokens_of_text = per_token(lm.model, [], text, wm, Key.from_seed(1))
+    >>> len(tokens_of_text) == len(text)
+    True
     """
     wm, keys = perturb.ready(model, wm, [key])
     pairs = wm.reader.pairs([prompt], [response])

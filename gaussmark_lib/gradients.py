@@ -111,6 +111,13 @@ def gradients(
 
     ``settings`` (``token_weights, lengths, dtype, batch_size``) and errors are those of
     :func:`score.score`.
+
+    >>> from gaussmark_lib import models
+    >>> lm = models.load("doclm")
+    >>> wm = Watermark(models.default_weight(lm.model), sigma=0.01)
+    >>> [gradient] = gradients(lm.model, [[]], [lm.encode("Return the mean.")], wm)
+    >>> gradient.G.shape == wm.on(lm.model).linear.shape
+    True
     """
     wm = PlacedWatermark(model, wm)
     perturb.refuse_perturbed(model)

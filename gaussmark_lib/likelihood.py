@@ -79,6 +79,13 @@ def cross_entropy(
         model: the base model or, unlike for a score, a model inside ``watermarked()``.
         passages: token ids, none empty.
         prompts: what stands before each passage; the model's start token by default.
+
+    Example:
+        >>> from gaussmark_lib import models
+        >>> lm = models.load("doclm")
+        >>> [nats] = cross_entropy(lm.model, [lm.encode("Return the mean of all values.")])
+        >>> bool(0 < nats < 10)
+        True
     """
     expected = "expected a list of at least one passage, each a list of token ids"
     passages = require_list(passages, expected, least=1)

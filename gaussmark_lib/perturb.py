@@ -57,7 +57,14 @@ def ready(
 def noise(
     model: PreTrainedModel, wm: Watermark, key: Key
 ) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
-    """Return ξ of a key, float32 on the CPU; for several weights a list, in their order."""
+    """Return ξ of a key, float32 on the CPU; for several weights a list, in their order.
+
+    >>> from gaussmark_lib import models
+    >>> model = models.load("doclm").model
+    >>> wm = Watermark(models.default_weight(model), sigma=0.01)
+    >>> round(noise(model, wm, Key.from_seed(1)).std().item(), 3)
+    0.01
+    """
     placed, keys = ready(model, wm, [key])
     xis = [xi[0] for xi in drawn(placed, keys)]
     return xis[0] if len(xis) == 1 else xis

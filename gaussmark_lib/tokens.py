@@ -35,6 +35,12 @@ class Reader:
 
     Raises:
         InvalidModelError: anything but a model, such as the ``LM`` that holds it.
+
+    Example:
+        >>> from gaussmark_lib import models
+        >>> reader = Reader(models.load("doclm").model)
+        >>> reader.texts([(5, 6), []], "response")
+        [[5, 6], []]
     """
 
     def __init__(self, model: PreTrainedModel):

@@ -175,7 +175,7 @@ class PlacedWatermark(Watermark):
 
     @cached_property
     def projectors(self) -> list[rank_reduce.Projector]:
-        """P of each matrix, which removes the matrix's top singular directions."""
+        """Return P of each matrix, which removes the matrix's top singular directions."""
         return [
             rank_reduce.projector(linear.value(), self.rank_dropped, self.side)
             for linear in self.linears

@@ -11,7 +11,7 @@ other ending
 
 A table's row and a JSON object may also have a ``prompt``. Endings count in any capitalisation, and
 each file may be compressed by gzip (``.csv.gz``). Files are UTF-8, or UTF-16 with its byte order
-mark. Documents, archives and other data that are no plain text are refused.
+mark. Documents, archives and other data that are not plain text are refused.
 
 A text's name is its file's, and in a file of many texts also a number: ``two.csv:2`` is row 2 as a
 spreadsheet counts (row 1 has the names of the columns), ``two.jsonl:2`` is line 2, and

@@ -31,7 +31,7 @@ LONGEST_FUNCTION = 60  # lines of its body, without its docstring
 WIDEST_LINE = 100
 
 # Lines of Python. The library's goal is 17,500, without a docstring or an example less.
-MOST_LINES = {"core": 4_070, "library": 21_140, "tests": 24_000}
+MOST_LINES = {"core": 4_110, "library": 21_180, "tests": 24_000}
 
 MOST_PARAMETERS = 10  # of a public function
 # Ratchet: functions with more, and how many. ``score`` and ``sample`` may stay.
