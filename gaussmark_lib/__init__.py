@@ -3,11 +3,11 @@
 ======================  ============================================================================
 ``models``              language models with their tokenizers; which weight to mark by default
 ``texts`` ``tokens``    where texts come from; prompts and responses as checked ids
-``weights``             the matrices that can carry a watermark; what a watermark is but for its key
+``weights``             the matrices that can carry a watermark; a watermark without its key
 ``keys``                128 secret bits → normal numbers; key files
 ``perturb``             ξ of a key, and the model at θ + ξ (Alg. 1)
 ``rank_reduce``         noise and gradient without a weight's top singular directions
-``generate``            sampling, with a mark of its own for each row
+``generate``            sampling, with a different mark for each row if wanted
 ``likelihood``          log p of each token, cross-entropy, entropy
 ``gradients``           G = ∇_θ log p_θ(y | x) of many texts at once
 ``score`` ``evidence``  ψ = ⟨ξ, G⟩ / (σ‖G‖) and its p-value (Alg. 2); ψ as a sum over tokens
@@ -15,7 +15,7 @@
 ``corrupt``             what happens to a text on its way, by name
 ``scheme`` ``kgw``      what every watermark can do, and the registry; the baseline KGW
 ``stats``               estimates with intervals, levels, power
-``errors`` ``files``    what the library refuses, by name; where things lie
+``errors`` ``files``    what the library refuses to do, by name; where files lie
 ======================  ============================================================================
 
 These files are the scheme. ``engine`` makes them fast, small in memory and safe. ``beyond`` is more

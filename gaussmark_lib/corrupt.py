@@ -4,10 +4,10 @@
 
 A corruption takes prompts and responses, a strength from 0 to 1 and a seed. It returns new lists:
 the prompts as the detector believes them to be, and the responses that it tests. Strength 0 changes
-nothing. Of T tokens a fraction f is ⌊f·T⌉ tokens, at places drawn *without* replacement: with
-replacement, "50%" would touch 39% of the text. Those that need a model are in
-``workbench.rewrite``, which registers them when it is imported. To add one, which the registry's
-tests and the level tests of every scheme then run over:
+nothing. A fraction f of T tokens is ⌊f·T⌉ tokens, at places drawn *without* replacement: with
+replacement, "50%" would touch 39% of the text. Corruptions that need a model are in
+``workbench.rewrite``, which registers them when it is imported. To add a corruption, register it.
+The registry's tests and the level tests of every scheme then run over it:
 
     @corrupt.register("reverse")
     def reverse(lm, prompts, responses, fraction, seed):
@@ -37,22 +37,30 @@ register = corruptions.register
 
 
 def named(lm: LM, names: Sequence[str] | None = None) -> dict[str, Change]:
-    """The corruptions of these names, or all of them; InvalidTextError for an unknown one.
+    """Return the corruptions of these names, or all of them.
 
     Edits ``at random`` change the response, with tokens from the vocabulary (``own tokens``: from
     the text). Edits ``at the start`` change prompt and response as one text, for a detector that
     does not know where the prompt ends.
+
+    Raise InvalidTextError for an unknown name.
+
+    >>> from gaussmark_lib import models
+    >>> truncated = named(models.load("doclm"), ["truncate"])["truncate"]
+    >>> truncated([[1]], [[2, 3, 4, 5]], 0.5, seed=0)
+    ([[1]], [[2, 3]])
     """
     if not isinstance(lm, LM):
         raise InvalidModelError(f"lm: expected an LM, as models.load gives it, got {shown(lm)}")
-    return {name: partial(_changed, f, lm) for name, f in corruptions.chosen(names).items()}
+    chosen = corruptions.chosen(names)
+    return {name: partial(_checked, corruption, lm) for name, corruption in chosen.items()}
 
 
-def _changed(
+def _checked(
     corruption: Corruption, lm: LM, prompts: Texts, responses: Texts, fraction: float, seed: int
 ) -> Pairs:
-    """The door: a corruption gets lists of its own, of checked ids."""
-    count(1, fraction)
+    """Check the arguments, and give the corruption new lists that it may change."""
+    count(1, fraction)  # raises if it is not a fraction
     require_int(seed, "seed", least=0)
     reader = tokens.Reader(lm.model)
     prompts = reader.texts(prompts, "prompt")
@@ -66,13 +74,19 @@ def _changed(
 
 
 def generator(seed: int, text: int = 0) -> Rng:
-    """The random numbers of one text, a function of (seed, text) alone."""
-    state = np.random.SeedSequence([seed, text]).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+    """Return the random numbers of one text, which depend on (seed, text) alone.
+
+    >>> torch.equal(torch.rand(3, generator=generator(5)), torch.rand(3, generator=generator(5)))
+    True
+    """
+    [state] = np.random.SeedSequence([seed, text]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state >> np.uint64(1)))  # torch takes 63 bits
 
 
 def count(n_tokens: int, fraction: float) -> int:
-    """⌊f·T⌉: how many of T tokens a fraction is. InvalidTextError for a fraction outside [0, 1].
+    """Return ⌊f·T⌉, the number of tokens that is a fraction of T tokens.
+
+    Raise InvalidTextError if the fraction is not in [0, 1].
 
     >>> count(40, 0.3)
     12
@@ -86,29 +100,48 @@ def count(n_tokens: int, fraction: float) -> int:
 
 
 def insert(ids: Ids, fraction: float, rng: Rng, pool: Sequence[int], at: str = "random") -> Ids:
-    """⌊f·T⌉ more tokens from the pool, each in another gap, or all before the text."""
+    """Insert ⌊f·T⌉ tokens from the pool, each into another gap, or all of them before the text.
+
+    >>> insert([1, 2, 3, 4], 0.5, generator(0), pool=[9], at="start")
+    [9, 9, 1, 2, 3, 4]
+    """
     n = count(len(ids), fraction)
     added = _drawn(n, pool, rng)
-    gaps = [0] * n if at == "start" else torch.randperm(len(ids) + 1, generator=rng)[:n].tolist()
+    if at == "start":
+        gaps = [0 for _ in added]
+    else:
+        n_gaps = len(ids) + 1
+        gaps = torch.randperm(n_gaps, generator=rng)[:n].tolist()
     return np.insert(ids, sorted(gaps), added).tolist()
 
 
 def delete(ids: Ids, fraction: float, rng: Rng, _: Sequence[int] = (), at: str = "random") -> Ids:
-    """The text without ⌊f·T⌉ of its tokens, or without its first ones."""
-    gone = _places(len(ids), fraction, rng, at)
-    if len(gone) == len(ids):
+    """Delete ⌊f·T⌉ of the tokens, at random or the first ones.
+
+    >>> delete([1, 2, 3, 4], 0.5, generator(0), at="start")
+    [3, 4]
+    """
+    places = _places(len(ids), fraction, rng, at)
+    if len(places) == len(ids):
         expected = "expected at least one to stay; choose a smaller fraction"
         raise InvalidTextError(f"fraction = {fraction} removes all {len(ids)} tokens: {expected}")
-    return np.delete(ids, gone).tolist()
+    return np.delete(ids, places).tolist()
 
 
 def substitute(ids: Ids, fraction: float, rng: Rng, pool: Sequence[int], at: str = "random") -> Ids:
-    """⌊f·T⌉ of the tokens, or the first ones, each replaced by *another* token from the pool."""
-    changed, places = list(ids), _places(len(ids), fraction, rng, at)
-    if places and len(only := set(pool)) < 2 and only & {ids[place] for place in places}:
+    """Replace ⌊f·T⌉ of the tokens, at random or the first ones, by *other* tokens of the pool.
+
+    >>> substitute([1, 2, 3, 4], 0.5, generator(0), pool=[9], at="start")
+    [9, 9, 3, 4]
+    """
+    places = _places(len(ids), fraction, rng, at)
+    choices = set(pool)
+    replaced = {ids[place] for place in places}
+    if len(choices) < 2 and choices & replaced:
         expected = "expected a pool with at least one token other than the one it replaces"
-        raise InvalidTextError(f"{expected}, got only {sorted(only)}")
-    while places:  # again for those that drew the token they have
+        raise InvalidTextError(f"{expected}, got only {sorted(choices)}")
+    changed = list(ids)
+    while places:  # again at each place that drew the token which stood there
         for place, token in zip(places, _drawn(len(places), pool, rng), strict=True):
             changed[place] = token
         places = [place for place in places if changed[place] == ids[place]]
@@ -116,46 +149,61 @@ def substitute(ids: Ids, fraction: float, rng: Rng, pool: Sequence[int], at: str
 
 
 def truncate(ids: Ids, fraction: float, rng: Rng, pool: Sequence[int] = ()) -> Ids:
-    """The text without its last ⌊f·T⌉ tokens."""
+    """Delete the last ⌊f·T⌉ tokens.
+
+    >>> truncate([1, 2, 3, 4], 0.5, generator(0))
+    [1, 2]
+    """
     return delete(ids[::-1], fraction, rng, at="start")[::-1]
 
 
 def _places(n_tokens: int, fraction: float, rng: Rng, at: str) -> list[int]:
     n = count(n_tokens, fraction)
-    order = torch.randperm(n_tokens, generator=rng).tolist() if at == "random" else range(n_tokens)
-    return list(order[:n])
+    if at == "start":
+        return list(range(n))
+    order = torch.randperm(n_tokens, generator=rng).tolist()
+    return order[:n]
 
 
 def _drawn(n: int, pool: Sequence[int], rng: Rng) -> list[int]:
-    return [pool[i] for i in torch.randint(len(pool), (n,), generator=rng).tolist()]
+    numbers = torch.randint(len(pool), (n,), generator=rng)
+    return [pool[number] for number in numbers.tolist()]
 
 
 # ---- edits as corruptions
 
 
 def _of_responses(edit: Callable, *, own_tokens: bool = False, **at: str) -> Corruption:
-    """An edit of each response: new tokens come from the vocabulary or from the response itself."""
+    """Return a corruption that edits each response.
+
+    New tokens come from the vocabulary, or from the response itself.
+    """
 
     def corruption(lm, prompts, responses, fraction, seed):
         vocabulary = range(tokens.config(lm.model).vocab_size)
-        return prompts, [
-            edit(ids, fraction, generator(seed, i), ids if own_tokens else vocabulary, **at)
-            for i, ids in enumerate(responses)
-        ]
+        edited = []
+        for i, ids in enumerate(responses):
+            pool = ids if own_tokens else vocabulary
+            edited.append(edit(ids, fraction, generator(seed, i), pool, **at))
+        return prompts, edited
 
     return corruption
 
 
 def _of_texts(edit: Callable) -> Corruption:
-    """An edit of prompt and response as one text, cut where as many tokens follow as before."""
+    """Return a corruption that edits prompt and response as one text.
+
+    The detector takes as many tokens from the end as the response had.
+    """
     of_responses = _of_responses(edit, at="start")
 
     def corruption(lm, prompts, responses, fraction, seed):
         texts = [x + y for x, y in zip(prompts, responses, strict=True)]
         _, texts = of_responses(lm, prompts, texts, fraction, seed)
         starts = [max(0, len(ids) - len(y)) for ids, y in zip(texts, responses, strict=True)]
-        both = list(zip(texts, starts, strict=True))
-        return [ids[:start] for ids, start in both], [ids[start:] for ids, start in both]
+        new_prompts = [ids[:start] for ids, start in zip(texts, starts, strict=True)]
+        new_responses = [ids[start:] for ids, start in zip(texts, starts, strict=True)]
+        return new_prompts, new_responses
 
     return corruption
 
@@ -171,24 +219,34 @@ register("truncate")(_of_responses(truncate))
 
 @register("no prompt")
 def _no_prompt(lm, prompts, responses, fraction, seed):
-    return [[] for _ in prompts] if fraction else prompts, responses
+    if fraction == 0:
+        return prompts, responses
+    return [[] for _ in prompts], responses
 
 
 @register("wrong prompt")
 def _wrong_prompt(lm, prompts, responses, fraction, seed):
-    """Each text's prompt exchanged for the next text's."""
-    if fraction and len(prompts) < 2:
+    """Give each text the prompt of the next text."""
+    if fraction == 0:
+        return prompts, responses
+    if len(prompts) < 2:
         raise InvalidTextError(f"a wrong prompt: expected at least 2 texts, got {len(prompts)}")
-    return [*prompts[1:], prompts[0]] if fraction else prompts, responses
+    return [*prompts[1:], prompts[0]], responses
 
 
 @register("retokenise")
 def _retokenised(lm, prompts, responses, fraction, seed):
-    return prompts, [retokenise(lm, ids) if fraction else ids for ids in responses]
+    if fraction == 0:
+        return prompts, responses
+    return prompts, [retokenise(lm, ids) for ids in responses]
 
 
 def retokenise(lm: LM, ids: Ids) -> Ids:
-    """The ids of the text that these ids spell, as a detector sees them that was given text."""
-    if not (again := lm.encode(lm.decode(ids))):
+    """Return the ids of the text that these ids spell, as a detector that is given text sees them.
+
+    Raise InvalidTextError if the ids spell an empty text.
+    """
+    new_ids = lm.encode(lm.decode(ids))
+    if not new_ids:
         raise InvalidTextError("expected ids that spell a text, got an empty one")
-    return again
+    return new_ids

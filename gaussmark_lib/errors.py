@@ -1,7 +1,8 @@
-"""The named errors of the library, and the checks that its doors share.
+"""The named errors of the library, and the checks that its entry points share.
 
-An error says what was expected, what came (:func:`shown`), and what to do. Doors check: what loads
-a model, writes, perturbs, scores, and reads files. Functions inside trust their arguments.
+An error says what was expected, what came (:func:`shown`), and what to do. Input is checked where
+it enters: where a model is loaded, a text is written, a weight is perturbed, a text is scored, or a
+file is read. Functions inside trust their arguments.
 """
 
 import reprlib
@@ -12,12 +13,16 @@ from numbers import Real
 from operator import index
 from typing import Any
 
+# Iterables that are not lists of items: their items are characters or bytes, or have no order.
+NOT_LISTS = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)
+
 _short = reprlib.Repr()
-_short.maxstring = _short.maxother = 60
+_short.maxstring = 60
+_short.maxother = 60
 
 
 class GaussMarkError(ValueError):
-    """Anything that this library refuses to do; catch it to catch them all."""
+    """Anything that this library refuses to do. Catch this class to catch every error below."""
 
 
 class InvalidWatermarkError(GaussMarkError):
@@ -33,15 +38,15 @@ class PerturbedModelError(GaussMarkError):
 
 
 class KeyFileError(GaussMarkError):
-    """A file of secrets that is missing, truncated, changed, open to others, or something else."""
+    """A file of secrets that is missing, truncated, changed, of another kind or open to others."""
 
 
 class KeyMismatchError(GaussMarkError):
-    """A key for another weight, σ, rank or base model, or something that is no key."""
+    """A key for another weight, σ, rank or base model, or a value that is not a key."""
 
 
 class InvalidTextError(GaussMarkError):
-    """Texts that are no token ids, empty, longer than the context, or not to be had."""
+    """Texts that are not token ids, are empty or longer than the context, or cannot be had."""
 
 
 class DegenerateScoreError(GaussMarkError):
@@ -61,7 +66,11 @@ class GaussMarkWarning(UserWarning):
 
 
 def shown(value: Any) -> str:
-    """A value in an error: on one line, and short."""
+    """Return a value as an error shows it: on one line, and short.
+
+    >>> shown([1, 2])
+    '[1, 2]'
+    """
     try:
         return " ".join(_short.repr(value).split())
     except (ValueError, RecursionError):  # an integer of thousands of digits, a list in itself
@@ -69,18 +78,29 @@ def shown(value: Any) -> str:
 
 
 def kind(value: Any) -> str:
-    """What a value is that may be a secret, without a look into it."""
+    """Return what kind of value this is, without its content, which may be secret.
+
+    >>> kind(b"a secret")
+    'a value of type bytes'
+    """
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return f"a value of type {type(value).__name__}"
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number that float64 can hold, or an infinity."""
+    """Return whether the value is a real number that float64 can hold, or an infinity.
+
+    >>> is_number(0.5), is_number(True), is_number("0.5")
+    (True, False, False)
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
     try:
-        return isinstance(value, Real) and not isinstance(value, bool) and float(value) is not None
+        float(value)
     except OverflowError:
         return False
+    return True
 
 
 Refusal = type[GaussMarkError]
@@ -95,13 +115,19 @@ def require_int(
     most: float = inf,
     show: Callable[[Any], str] = shown,
 ) -> int:
-    """A whole number from ``least`` to ``most``, as Python's int; NumPy's and torch's integers
-    are such numbers, True and 3.0 are none.
+    """Return a whole number from ``least`` to ``most`` as Python's int, or raise the error.
+
+    Accept NumPy's and torch's integers; reject True and 3.0.
+
+    >>> require_int(3, "n_tokens")
+    3
     """
-    try:
-        number = None if isinstance(value, bool) else index(value)
-    except TypeError:
-        number = None
+    number = None
+    if not isinstance(value, bool):
+        try:
+            number = index(value)
+        except TypeError:
+            number = None
     if number is None or not least <= number <= most:
         bounds = f"≥ {least}" if most == inf else f"from {least} to {most}"
         raise error(f"{name}: expected a whole number {bounds}, got {show(value)}")
@@ -111,7 +137,11 @@ def require_int(
 def require_between(
     value: Any, name: str, error: Refusal = GaussMarkError, *, low: float = 0, high: float = inf
 ) -> float:
-    """A number above ``low`` and below ``high``."""
+    """Return a number above ``low`` and below ``high``, or raise the error.
+
+    >>> require_between(0.25, "green_share", high=1)
+    0.25
+    """
     if not is_number(value) or not low < value < high:
         expected = f"expected a number above {low:g} and below {high:g}"
         raise error(f"{name}: {expected}, got {shown(value)}")
@@ -119,7 +149,7 @@ def require_between(
 
 
 def require_one_of(value: Any, name: str, options: Collection[str], error: Refusal) -> str:
-    """One of some words."""
+    """Return the value if it is among the options, or raise the error."""
     if not isinstance(value, str) or value not in options:
         raise error(f"{name}: expected {' or '.join(map(repr, options))}, got {shown(value)}")
     return value
@@ -133,9 +163,14 @@ def require_list(
     least: int = 0,
     show: Callable[[Any], str] = shown,
 ) -> list:
-    """A new list of the items, at least so many; no text, bytes, mapping or set is one."""
-    unlike = str, bytes, bytearray, memoryview, Mapping, AbstractSet  # have other items, no order
-    is_list = isinstance(values, Iterable) and not isinstance(values, unlike)
+    """Return the items in a new list, or raise the error if there are fewer than ``least``.
+
+    Reject text, bytes, mappings and sets: they are iterable, but not lists of items.
+
+    >>> require_list((1, 2), "expected token ids")
+    [1, 2]
+    """
+    is_list = isinstance(values, Iterable) and not isinstance(values, NOT_LISTS)
     items = list(values) if is_list else []
     if not is_list or len(items) < least:
         raise error(f"{expected}, got {show(values)}")

@@ -1,8 +1,8 @@
-"""Where things lie in a checkout, and files that somebody names.
+"""Where things lie in a checkout, and files that a user names.
 
-A name can be anything, and reading must not wait: not for a pipe that nobody writes to, nor for the
-end of a device. What a shell has opened for the command, ``/dev/stdin`` and ``/dev/fd/…`` as in
-``--key <(pass show key)``, is read as it comes.
+A name can be anything, and reading must not block: neither on a pipe that no process writes to, nor
+on a device that has no end. The exception is what a shell has opened for the command, such as
+``/dev/stdin`` and the ``/dev/fd/…`` of ``--key <(pass show key)``. It is read as it comes.
 """
 
 import errno
@@ -24,20 +24,26 @@ RUNS = ROOT / "papermill_runs"
 PRESETS = RUNS / "presets"
 CACHE = Path(os.environ.get("GAUSSMARK_CACHE", DATA / "cache"))  # rebuilt on demand
 
-OPENED = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+OPENED = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # names of what a shell has opened
 
 
 def records(root: str | Path | None) -> Path:
-    """The folder of all records, absolute; where none is named, that of ``GAUSSMARK_RUNS``, or
-    ``papermill_runs``.
+    """Return the folder of all records as an absolute path.
+
+    If ``root`` is None, it is the folder that ``GAUSSMARK_RUNS`` names, or else ``papermill_runs``.
     """
-    root = os.environ.get("GAUSSMARK_RUNS", RUNS) if root is None else root
+    if root is None:
+        root = os.environ.get("GAUSSMARK_RUNS", RUNS)
     return as_path(root, "no record can be kept there", GaussMarkError).absolute()
 
 
 def as_path(name: Any, what: str, error: type[GaussMarkError]) -> Path:
-    """The name of a file or folder as a path; the error for what is no name, an empty one, and one
-    with a zero byte.
+    """Return the name of a file or folder as a path.
+
+    Raise the error if the value is not a name, is empty, or contains a zero byte.
+
+    >>> as_path("texts.csv", "a file of texts", GaussMarkError).suffix
+    '.csv'
     """
     try:
         path = Path(name)
@@ -52,15 +58,16 @@ def as_path(name: Any, what: str, error: type[GaussMarkError]) -> Path:
 
 
 def hidden_folder(path: Path) -> tempfile.TemporaryDirectory:
-    """A folder beside a path, for what is renamed to it once it is complete; only its owner may
-    enter it, and `make clean` knows its name.
+    """Make a folder next to a path, for what is renamed to that path once it is complete.
+
+    Only its owner may enter the folder, and `make clean` knows its name.
     """
     prefix = f".{path.name}.partial-{os.getpid()}-"
     return tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Complete or not at all, on a full disk too."""
+    """Write a JSON file, complete or not at all, even if the disk is full."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         text = json.dumps(content, indent=2, ensure_ascii=False)
@@ -71,15 +78,17 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def refuse_others(name: str | Path) -> None:
-    """OSError for a name of something else than a file, and of nothing."""
+    """Raise OSError if the name is of something other than a file, or of nothing."""
     mode = os.stat(name).st_mode
-    if not stat.S_ISREG(mode) and not str(name).startswith(OPENED):
+    is_opened = str(name).startswith(OPENED)
+    if not stat.S_ISREG(mode) and not is_opened:
         raise OSError(errno.EINVAL, "expected a file, found something else", str(name))
 
 
 def opener(name: str | Path, flags: int) -> int:
-    """For ``open``'s argument of this name: :func:`refuse_others` of what is there, before it is
-    opened.
+    """Open a file as the ``opener`` argument of ``open`` does, but check what it is beforehand.
+
+    Raise OSError as :func:`refuse_others` does: opening a pipe would already block.
     """
     with suppress(FileNotFoundError):  # perhaps a new file is to be written
         refuse_others(name)

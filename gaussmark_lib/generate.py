@@ -1,13 +1,14 @@
 """Sampling. The watermark changes the weights, not the sampler (paper, Alg. 1).
 
-Each row draws from its own stream of uniform numbers, a function of (seed, row) alone, and turns
-them into tokens by inverting the cumulative distribution. So the same seed gives base and
-watermarked model the same random numbers, and a row's text depends on the rows beside it by
-rounding alone. That changes less than one token in 300 in float32 and one in 20 in bfloat16 for a
-vocabulary of a few thousand (tests/core/test_batch_invariance.py), and more for a larger one: about
-one in 200 and one in 8 for SmolLM2's 49,152 tokens. Either text is a sample of the same model.
+Each row draws from a stream of uniform numbers that depends on (seed, row) alone, and turns them
+into tokens by inverting the cumulative distribution. So the same seed gives the base and the
+watermarked model the same random numbers, and the other rows of a batch change a row's text by
+rounding alone. Rounding changes less than one token in 300 in float32 and one in 20 in bfloat16 for
+a vocabulary of a few thousand (tests/core/test_batch_invariance.py), and more for a larger
+vocabulary: about one in 200 and one in 8 for SmolLM2's 49,152 tokens. With or without the change,
+the text is a sample of the same model.
 
-Every row of a batch can be written under a key of its own: a hook adds the second term of
+Every row of a batch can be written under a different key: a hook adds the second term of
 
     y = (θ + σ z_k)·x = θ·x + σ (z_k·x),      z_k ~ N(0, I)
 
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,6 +45,14 @@ from gaussmark_lib.errors import (
 
 NOISE_BYTES = 1 << 30  # of noises that are held while a batch is written
 Mark = tuple[weights.Watermark, keys.Key] | None  # None is the base model
+Noises = dict[tuple, list[Tensor]]  # z = ξ/σ in each weight, by ``_noise`` of a mark
+
+
+class Shape(NamedTuple):
+    """What a draw does to the model's distribution; the default leaves it as it is."""
+
+    top_p: float = 1.0
+    temperature: float = 1.0
 
 
 def sample(
@@ -61,30 +71,39 @@ def sample(
     processor: Callable[[slice], Processor] | None = None,
     engine: str = "exact",
 ) -> list[list[int]]:
-    """Continues each prompt by ancestral sampling, v_t ~ p(· | x, v_<t).
+    """Sample a continuation of each prompt, v_t ~ p(· | x, v_<t).
 
     Args:
         prompts: lists of token ids; an empty one stands for the model's start token.
-        n_tokens: length of every response; end tokens do not stop it, unless ``until_end``, which
-            stops a response before its first end token (the second if it would be empty).
+        n_tokens: length of every response; end tokens do not stop it.
+        until_end: stop a response before its first end token (the second if it would be empty), or
+            after ``n_tokens``.
         top_p: keep the smallest set of tokens with this probability; the paper's proofs are for 1.
         temperature: > 0, or 0 for the most likely token.
+        seed: of the random numbers; it has nothing to do with the key.
         rows: numbers of the rows, 0, 1, … by default: prompt i draws from (seed, rows[i]).
-        marks: a (watermark, key) or None per prompt. Batches become smaller where their noises
-            would take more than ``NOISE_BYTES``.
-        on_step: called after each step with (steps done, most steps in all).
-        processor: slice of prompts → what changes that batch's logits before each draw, after
-            temperature and top_p: token ids so far (rows, n), padded on the left, and logits (rows,
-            vocabulary) → logits.
-        engine: ``exact`` is this file; ``transformers``, or ``compiled`` on a GPU, that library's
-            ``generate``: other texts, the same distribution.
+        marks: a (watermark, key) or None per prompt. Batches become smaller if their noises would
+            take more than ``NOISE_BYTES``.
+        on_step: called after each step with the steps so far and the most steps that there can be.
+        processor: a function of a slice of prompts. It returns the function that changes the logits
+            of these prompts before each draw, after temperature and top_p, from the token ids so
+            far (rows, n), padded on the left, and the logits (rows, vocabulary).
+        engine: ``exact`` is this file. ``transformers``, or ``compiled`` on a GPU, is the
+            ``generate`` of that library: different texts from the same distribution.
 
     Raises:
-        InvalidTextError: no prompts, ids outside the vocabulary, or prompt and response beyond the
-            context.
-        InvalidModelError: logits that are not finite.
-        InvalidWatermarkError: marks of several weights; PerturbedModelError: marks on a model that
-            carries one already.
+        InvalidTextError: there are no prompts, ids are outside the vocabulary, or prompt and
+            response are longer than the context.
+        InvalidModelError: the logits are not finite.
+        InvalidWatermarkError: a mark is not a pair of a watermark and a key.
+        PerturbedModelError: the model carries a watermark already.
+
+    Example:
+        >>> from gaussmark_lib import models
+        >>> lm = models.load("doclm")
+        >>> [response] = sample(lm.model, [lm.encode("The function returns")], n_tokens=8)
+        >>> len(response)
+        8
     """
     expected = "expected a list of at least one prompt, each a list of token ids"
     prompts = require_list(prompts, expected, least=1)
@@ -92,62 +111,85 @@ def sample(
     require_int(batch_size, "batch_size")
     require_int(seed, "seed", least=0)
     require_one_of(engine, "engine", ("exact", "transformers", "compiled"), InvalidTextError)
-    numbers = is_number(top_p) and is_number(temperature)
-    if not numbers or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
+    are_numbers = is_number(top_p) and is_number(temperature)
+    if not are_numbers or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
         got = f"top_p={shown(top_p)} and temperature={shown(temperature)}"
         raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got {got}")
+    wanted = Shape(float(top_p), float(temperature))
     reader = tokens.Reader(model)
     prompts = [reader.prompt(ids, i, n_tokens) for i, ids in enumerate(prompts)]
     rows = range(len(prompts)) if rows is None else rows
     if len(rows) != len(prompts):
         raise InvalidTextError(f"rows: expected one per prompt, {len(prompts)}, got {len(rows)}")
     if marks is not None and engine != "exact":
-        raise InvalidTextError("marks: expected engine 'exact', whose rows have own noises")
+        raise InvalidTextError(
+            "marks: expected engine 'exact', the only engine in which each row has its noise"
+        )
     batches = in_batches(model, len(prompts), batch_size, marks)
-    shape = asked = float(top_p), float(temperature)
-    if processor and temperature and shape != (1, 1):
-        shape = 1.0, 1.0  # the processor gets logits of that shape, and all it gives is drawn from
-    steps, n_steps = count(1), len(batches) * n_tokens
+    is_shaped_before = bool(processor) and wanted.temperature > 0 and wanted != Shape()
+    # Then the processor gets logits that have the wanted shape, and what it returns is drawn from
+    # as it is.
+    shape = Shape() if is_shaped_before else wanted
+    advance = _counter(on_step, len(batches) * n_tokens) if on_step else None
+    ends = end_tokens(model) if until_end else set()
+    responses = []
+    for batch, marked in batches:
+        process = processor(batch) if processor else None
+        if is_shaped_before:
+            process = partial(_shaped_before, process, wanted)
+        if engine == "exact":
+            uniforms = uniform(seed, rows[batch], n_tokens)
+            with marked:
+                responses += _continued(
+                    model, prompts[batch], shape, process, advance, uniforms, ends
+                )
+        else:
+            responses += decoding.by_transformers(
+                model,
+                prompts[batch],
+                shape,
+                process,
+                advance,
+                n_tokens,
+                seed=[seed, rows[batch.start]],
+                is_compiled=engine == "compiled",
+            )
+    return cut(model, responses) if until_end else responses
+
+
+def _counter(on_step: Callable[[int, int], None], n_steps: int) -> Callable[[], None]:
+    """Return a function that counts its calls, which are steps, and passes the count on."""
+    steps = count(1)
 
     def advance() -> None:
         on_step(next(steps), n_steps)
 
-    responses = []
-    for batch, marked in batches:
-        process = processor(batch) if processor else None
-        if shape != asked:
-            process = partial(_after, asked, process)
-        common = model, prompts[batch], shape, process, on_step and advance
-        if engine != "exact":
-            first = [seed, rows[batch.start]]
-            responses += decoding.by_transformers(*common, n_tokens, first, engine == "compiled")
-            continue
-        with marked:
-            uniforms = uniform(seed, rows[batch], n_tokens)
-            responses += _continued(*common, uniforms, end_tokens(model) if until_end else set())
-    return cut(model, responses) if until_end else responses
+    return advance
 
 
 @torch.no_grad()
 def _continued(
     model: PreTrainedModel,
     prompts: list[list[int]],
-    shape: tuple[float, float],
+    shape: Shape,
     process: Processor | None,
     advance: Callable[[], None] | None,
     uniforms: Float[np.ndarray, "rows steps"],
     ends: set[int | None],
 ) -> list[list[int]]:
-    """One batch. Prompts are padded on the left, so that all rows end together: after as many steps
-    as there are uniform numbers, or where every row has had one of ``ends``.
+    """Continue the prompts of one batch.
+
+    Prompts are padded on the left, so that all rows end together: after as many steps as there are
+    uniform numbers, or once every row has had an end token.
     """
     ids, mask = blocks.padded(prompts, "left", model.device)  # (rows, positions)
+    text = ids
+    position = (mask.cumsum(-1) - 1).clamp_min(0)  # padding does not count
     n_before = ids.shape[1]
+    n_tokens = uniforms.shape[1]
     end_ids = torch.tensor([end for end in ends if end is not None], device=ids.device)
     has_ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    text, position = ids, (mask.cumsum(-1) - 1).clamp_min(0)
-    n_tokens = uniforms.shape[1]
-    cache = decoding.reserved_cache(model, ids.shape[1] + n_tokens)
+    cache = decoding.reserved_cache(model, n_before + n_tokens)
     settings = {"past_key_values": cache, "use_cache": True}
     if model._supports_logits_to_keep():
         settings["logits_to_keep"] = 1
@@ -157,13 +199,13 @@ def _continued(
             logits = out.logits[:, -1]  # (rows, vocabulary)
             if process:
                 logits = process(text, logits)
-            ids = pick(logits, u, *shape)[:, None]
+            ids = pick(logits, u, shape.top_p, shape.temperature)[:, None]  # (rows, 1)
             text = torch.cat([text, ids], dim=1)
             mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
             position = position[:, -1:] + 1
             if advance:
                 advance()
-            is_first = text.shape[1] == n_before + 1  # which does not end a text
+            is_first = text.shape[1] == n_before + 1  # the first token does not end a text
             if len(end_ids) and not is_first:
                 has_ended |= torch.isin(ids[:, 0], end_ids)
                 if has_ended.all():
@@ -172,7 +214,12 @@ def _continued(
 
 
 def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
-    """The ids (rows,) at which the cumulative probability passes u (rows,) in [0, 1)."""
+    """Return the ids (rows,) at which the cumulative probability passes u (rows,) in [0, 1).
+
+    >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])  # two rows, both a fair coin
+    >>> pick(logits, torch.tensor([0.3, 0.7]), top_p=1.0, temperature=1.0)
+    tensor([0, 1])
+    """
     decoding.check_finite(logits)
     if temperature == 0:
         return logits.argmax(-1)
@@ -184,59 +231,79 @@ def pick(logits: Tensor, u: Tensor, top_p: float, temperature: float) -> Tensor:
 
 
 def probabilities(logits: Tensor, top_p: float, temperature: float) -> Tensor:
-    """What a token is drawn from, up to a factor per row: (rows, vocabulary), float64."""
+    """Return what a token is drawn from, up to a factor per row: (rows, vocabulary), float64.
+
+    >>> p = torch.tensor([[0.5, 0.3, 0.2]])
+    >>> probabilities(p.log(), top_p=0.6, temperature=1.0).round(decimals=2)
+    tensor([[0.5000, 0.3000, 0.0000]], dtype=torch.float64)
+    """
     logits = logits.double()
     if temperature != 1:
-        logits = logits - logits.amax(-1, keepdim=True)  # so that no temperature overflows
+        logits = logits - logits.amax(-1, keepdim=True)  # so that a low temperature cannot overflow
         logits /= temperature
     p = logits.softmax(-1)
     if top_p < 1:
         ranked, order = p.sort(dim=-1, descending=True, stable=True)
-        beyond = ranked.cumsum(-1) - ranked >= top_p  # what the tokens before it already hold
-        p = p.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), 0.0)
+        more_likely = ranked.cumsum(-1) - ranked  # probability of all tokens that rank higher
+        is_excluded_by_rank = more_likely >= top_p
+        is_excluded = torch.zeros_like(is_excluded_by_rank)
+        is_excluded.scatter_(-1, order, is_excluded_by_rank)  # from ranks back to token ids
+        p = p.masked_fill(is_excluded, 0.0)
     return p
 
 
-def _after(shape: tuple[float, float], process: Processor, ids: Tensor, logits: Tensor) -> Tensor:
-    return process(ids, probabilities(logits, *shape).log())
+def _shaped_before(process: Processor, shape: Shape, ids: Tensor, logits: Tensor) -> Tensor:
+    """Apply top_p and temperature, then the processor."""
+    shaped = probabilities(logits, shape.top_p, shape.temperature).log()
+    return process(ids, shaped)
 
 
 def uniform(seed: int, rows: Iterable[int], n_tokens: int) -> Float[np.ndarray, "rows tokens"]:
-    """The uniform numbers that these rows draw from, each a function of (seed, row) alone."""
+    """Return the uniform numbers of these rows. Those of a row depend on (seed, row) alone.
+
+    >>> np.array_equal(uniform(0, [3, 7], 5)[1], uniform(0, [7], 5)[0])
+    True
+    """
     return np.stack([np.random.default_rng([seed, row]).random(n_tokens) for row in rows])
 
 
 def end_tokens(model: PreTrainedModel) -> set[int | None]:
-    """The ids that end a text, of which a model may have several; None alone where it has none."""
+    """Return the ids that end a text; a model may have several. If it has none, return {None}."""
     end = getattr(model.generation_config, "eos_token_id", None)
-    end = model.config.eos_token_id if end is None else end
-    return set(end if isinstance(end, list) else [end])
+    if end is None:
+        end = model.config.eos_token_id
+    return set(end) if isinstance(end, list) else {end}
 
 
 def cut(model: PreTrainedModel, responses: list[list[int]]) -> list[list[int]]:
-    """Each response up to its first end token, at the second if it would be empty."""
+    """Return each response up to its first end token, or to the second if it would be empty."""
     ends = end_tokens(model)
-    ended = [[i for i, token in enumerate(ids) if i and token in ends] for ids in responses]
-    return [ids[: min(at, default=len(ids))] for ids, at in zip(responses, ended, strict=True)]
+    shortened = []
+    for ids in responses:
+        places = (i for i, token in enumerate(ids) if i > 0 and token in ends)
+        shortened.append(ids[: next(places, len(ids))])
+    return shortened
 
 
 def in_batches(
     model: PreTrainedModel, n: int, batch_size: int, marks: Sequence[Mark] | None
 ) -> list[tuple[slice, AbstractContextManager]]:
-    """The batches of n rows, each with the ``with`` that puts its rows under their marks."""
-    placed, noises = [] if marks is None else _placed(model, marks, n), {}
-    d = max((mark[0].d for mark in placed if mark), default=1)
-    most = max(4, NOISE_BYTES // (4 * d))  # noises that are held at a time
+    """Return the batches of n rows, each with the ``with`` that puts its rows under their marks."""
+    placed = [] if marks is None else _placed(model, marks, n)
+    sizes = [mark[0].d for mark in placed if mark]  # numbers of each mark's noise, float32
+    n_held = max(4, NOISE_BYTES // (4 * max(sizes, default=1)))  # noises that are held at a time
     n_noises = len({_noise(*mark) for mark in placed if mark})
-    batch_size = min(batch_size, most) if n_noises > most else batch_size
+    if n_noises > n_held:
+        batch_size = min(batch_size, n_held)
     batches = [slice(start, start + batch_size) for start in range(0, n, batch_size)]
     if not placed:
         return [(rows, nullcontext()) for rows in batches]
+    noises: Noises = {}  # shared by the batches: what the next one needs again is not drawn again
     return [(rows, _marked(model, placed[rows], noises)) for rows in batches]
 
 
 def _placed(model: PreTrainedModel, marks: Sequence[Mark], n: int) -> list[Mark]:
-    """The door: n marks, their watermarks on the model."""
+    """Check n marks, and place their watermarks on the model."""
     marks = require_list(marks, "marks: expected a list of (watermark, key) pairs or None")
     if len(marks) != n:
         raise InvalidTextError(f"marks: expected one per prompt, got {len(marks)} for {n} prompts")
@@ -250,35 +317,41 @@ def _placed(model: PreTrainedModel, marks: Sequence[Mark], n: int) -> list[Mark]
             raise InvalidWatermarkError(f"{expected}, got {kind(mark)}")
         wm, key = mark
         if not isinstance(wm, weights.Watermark) or wm not in placed:
-            placed[wm] = weights.PlacedWatermark(model, wm)
-        marks[i] = placed[wm], *keys.listed([key], placed[wm])
+            placed[wm] = weights.PlacedWatermark(model, wm)  # raises if it is not a watermark
+        [key] = keys.listed([key], placed[wm])
+        marks[i] = (placed[wm], key)
     return marks
 
 
 def _noise(wm: weights.PlacedWatermark, key: keys.Key) -> tuple:
-    """What the noise of a mark depends on, apart from its σ."""
+    """Return what the noise of a mark depends on, apart from its σ."""
     return wm.weights, wm.rank_dropped, wm.side, key
 
 
 @contextmanager
-def _marked(model: PreTrainedModel, marks: list[Mark], noises: dict) -> Iterator[None]:
-    """Inside the ``with``, row i is written under mark i; ``noises`` holds the z of a batch."""
+def _marked(model: PreTrainedModel, marks: list[Mark], noises: Noises) -> Iterator[None]:
+    """Let row i be written under mark i inside the ``with``.
+
+    ``noises`` has the z of the batch before, and afterwards those of this batch.
+    """
     needed = {_noise(*mark): mark for mark in marks if mark}
     for noise in noises.keys() - needed.keys():
         del noises[noise]
     for noise, (wm, key) in needed.items():
         if noise not in noises:
             xis = perturb.drawn(wm, [key])
-            noises[noise] = [xi[0] / s for xi, s in zip(xis, wm.sigmas, strict=True)]
+            # z = ξ/σ, with the rank's projection: the hook multiplies by σ after z·x
+            noises[noise] = [xi[0] / sigma for xi, sigma in zip(xis, wm.sigmas, strict=True)]
     layers = {linear.name: linear for mark in marks if mark for linear in mark[0].linears}
-    of_rows = [_of_row(*mark, noises) if mark else None for mark in marks]
+    row_noises = [_of_row(*mark, noises) if mark else None for mark in marks]
     with (
         perturb.marked(model, "a key per row"),
-        hooks.row_noise(model, list(layers.values()), of_rows),
+        hooks.row_noise(model, list(layers.values()), row_noises),
     ):
         yield
 
 
-def _of_row(wm: weights.PlacedWatermark, key: keys.Key, noises: dict) -> hooks.RowNoise:
+def _of_row(wm: weights.PlacedWatermark, key: keys.Key, noises: Noises) -> hooks.RowNoise:
+    """Return the (σ, z) of a mark by the name of its weight."""
     zs = noises[_noise(wm, key)]
     return dict(zip(wm.weights, zip(wm.sigmas, zs, strict=True), strict=True))

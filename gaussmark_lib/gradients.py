@@ -5,10 +5,10 @@ A linear layer computes y_s = W·a_s at each position s, so
     G = Σ_s g_s a_sᵀ,      g_s = ∂ log p_θ(y | x) / ∂y_s
 
 with x the prompt, y the response, and log p_θ(y | x) the *sum* over response tokens, at the base θ.
-A hook keeps a_s and makes the layer's output the start of the graph; one backward pass down to it
-gives g_s for all texts of a batch. No layer below is differentiated, and no other weight's gradient
-is formed. Several weights, several lengths of one text, and several weighings of its tokens share a
-forward pass.
+A hook keeps a_s and makes the layer's output the start of the graph. A single backward pass down to
+it gives g_s for all texts of a batch. Layers below are not differentiated, and gradients of other
+weights are not formed. Several weights, several lengths of a text, and several weighings of its
+tokens share a forward pass.
 """
 
 import math
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -36,6 +36,7 @@ from gaussmark_lib.errors import (
     require_list,
     shown,
 )
+from gaussmark_lib.rank_reduce import Projector
 from gaussmark_lib.tokens import Pair, Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark
 
@@ -43,12 +44,14 @@ from gaussmark_lib.weights import PlacedWatermark, Watermark
 Weigh = Callable[[Sequence[int], Float[np.ndarray, " n"]], ArrayLike]
 FixedWeights = Sequence[Sequence[float]]  # the w_t of each response
 TokenWeights = FixedWeights | Weigh | Sequence[Weigh | None]
-ROUNDING = 64  # in units of ε: what is left of terms that cancel exactly
+Weighing = Weigh | FixedWeights | None  # of a single backward pass; None is w_t = 1
+ROUNDING = 64  # in units of ε: what remains of terms that cancel exactly
+COLUMNS = ["text", "weight", "n_tokens", "grad_norm", "log_lik"]  # of :func:`norms`
 
 
 @dataclass(frozen=True, eq=False)
 class TextGradient:
-    """One text's gradient, in one weight or several."""
+    """The gradient of a text, in one weight or several."""
 
     text: int
     parts: list[Tensor | Factors]  # G, or PG, of each weight, (d_out, d_in)
@@ -59,18 +62,21 @@ class TextGradient:
 
     @property
     def G(self) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
-        """The gradient of the one weight, or of each weight."""
+        """Return the gradient as a matrix; for several weights, a list of matrices."""
         matrices = [G.matrix() if isinstance(G, Factors) else G for G in self.parts]
         return matrices[0] if len(matrices) == 1 else matrices
 
     @cached_property
     def norm(self) -> float:
-        """‖G‖ (Frobenius), nats per unit of weight; of several weights √Σ(σ_s/σ_1)²‖G_s‖².
-        DegenerateScoreError if it is not finite, or zero but for rounding.
+        """Return ‖G‖ (Frobenius), nats per unit of weight; for several √Σ(σ_s/σ_1)²‖G_s‖².
+
+        Raise DegenerateScoreError if it is not finite, or zero except for rounding.
         """
-        size = math.hypot(*(c * norm(G) for c, G in zip(self.scales, self.parts, strict=True)))
-        least = ROUNDING * torch.finfo(torch.float32).eps * self.bound
-        if not least < size < math.inf or not math.isfinite(self.log_lik):
+        norms = [scale * norm(G) for scale, G in zip(self.scales, self.parts, strict=True)]
+        size = math.hypot(*norms)
+        # Rounding grows with the terms, not with their sum, which may be exactly zero.
+        rounding_error = ROUNDING * torch.finfo(torch.float32).eps * self.bound
+        if not rounding_error < size < math.inf or not math.isfinite(self.log_lik):
             raise DegenerateScoreError(
                 f"text {self.text}: expected a finite, non-zero gradient, got ‖G‖ = {size} and"
                 f" log-likelihood {self.log_lik}; choose a weight that the text depends on (an"
@@ -79,21 +85,39 @@ class TextGradient:
         return size
 
     def unit(self) -> Float[Tensor, " d"]:
-        """u = (σ_1 G_1, σ_2 G_2, …)/‖·‖ in row order."""
-        each = zip(self.scales, self.parts, strict=True)
-        return torch.cat([G.flatten() * (c / self.norm) for c, G in each])
+        """Return the direction u = (σ_1 G_1, σ_2 G_2, …)/‖·‖, each matrix in row order."""
+        directions = [
+            G.flatten() * (scale / self.norm)
+            for scale, G in zip(self.scales, self.parts, strict=True)
+        ]
+        return torch.cat(directions)
 
     def cosine(self, other: "TextGradient") -> float:
-        """⟨u, v⟩ of the two directions u and v, as :meth:`unit` has them, to 1e-6."""
-        each = zip(self.scales, self.parts, other.parts, strict=True)
-        return sum(c**2 * inner(G, H) for c, G, H in each) / (self.norm * other.norm)
+        """Return ⟨u, v⟩ of the directions u and v (:meth:`unit`) of two texts, to 1e-6.
+
+        The products are of the matrices or of their terms: u and v are never formed.
+        """
+        products = [
+            scale**2 * inner(G, H)
+            for scale, G, H in zip(self.scales, self.parts, other.parts, strict=True)
+        ]
+        return sum(products) / (self.norm * other.norm)
 
 
 def gradients(
     model: PreTrainedModel, prompts: Texts, responses: Texts, wm: Watermark, **settings
 ) -> Iterator[TextGradient]:
-    """G (or PG where rank_dropped > 0) of each text, one at a time, shortest first. ``settings``
-    (``token_weights, lengths, dtype, batch_size``) and errors are those of :func:`score.score`.
+    """Yield G (or PG if rank_dropped > 0) of each text, one at a time, shortest first.
+
+    ``settings`` (``token_weights, lengths, dtype, batch_size``) and errors are those of
+    :func:`score.score`.
+
+    >>> from gaussmark_lib import models
+    >>> lm = models.load("doclm")
+    >>> wm = Watermark(models.default_weight(lm.model), sigma=0.01)
+    >>> [gradient] = gradients(lm.model, [[]], [lm.encode("Return the mean.")], wm)
+    >>> gradient.G.shape == wm.on(lm.model).linear.shape
+    True
     """
     wm = PlacedWatermark(model, wm)
     perturb.refuse_perturbed(model)
@@ -103,22 +127,24 @@ def gradients(
 def norms(
     model: PreTrainedModel, prompts: Texts, responses: Texts, weights: Sequence[str], **settings
 ) -> pd.DataFrame:
-    """‖G‖ of each text for each of several weights (full names), from one pass; ``settings`` as
-    :func:`gradients`. One row per text × length × weight: ``text, weight, n_tokens, grad_norm``
-    (nats per unit of weight), ``log_lik`` (nats, sum over tokens).
+    """Return ‖G‖ of each text for each of several weights (full names), from a single pass.
+
+    ``settings`` are those of :func:`gradients`. There is one row per text × length × weight, with
+    ``text, weight, n_tokens, grad_norm`` (nats per unit of weight) and ``log_lik`` (nats, sum over
+    tokens).
     """
     wm = Watermark(require_list(weights, "weights: expected names"), 1.0)
-    rows = [
-        (gradient.text, name, gradient.n_tokens, norm(G), gradient.log_lik)
-        for gradient in gradients(model, prompts, responses, wm, form=lambda G: G, **settings)
-        for name, G in zip(wm.weights, gradient.parts, strict=True)
-    ]
-    table = pd.DataFrame(rows, columns=["text", "weight", "n_tokens", "grad_norm", "log_lik"])
+    rows = []
+    # ``form``: the terms suffice for a norm, and take less memory than the matrix.
+    for gradient in gradients(model, prompts, responses, wm, form=lambda G: G, **settings):
+        for name, G in zip(wm.weights, gradient.parts, strict=True):
+            rows.append((gradient.text, name, gradient.n_tokens, norm(G), gradient.log_lik))
+    table = pd.DataFrame(rows, columns=COLUMNS)
     return table.sort_values(["text", "n_tokens"], kind="stable", ignore_index=True)
 
 
 def require_one(token_weights: Weigh | None) -> Weigh | None:
-    """The weights of a test that has one direction, for any text: one function, or None."""
+    """Return the weights of a test that has a single direction: a function, or None."""
     if token_weights is not None and not callable(token_weights):
         expected = "token_weights: expected one function of token ids and their log p, or None"
         raise InvalidTextError(f"{expected}, got {shown(token_weights)}")
@@ -137,83 +163,110 @@ def of_pairs(
     failed: dict[int, GaussMarkError] | None = None,
     perturbed: bool = False,
 ) -> Iterator[TextGradient]:
-    """:func:`gradients` of checked texts (``tokens.Reader.pairs``), by their numbers.
+    """Yield :func:`gradients` of checked texts (``tokens.Reader.pairs``), by their numbers.
 
     Args:
         form: what to make of the terms of G.
-        failed: gets the error of each text whose G has no direction, which is then left out.
-        perturbed: the model may be a watermarked one, only to show what then goes wrong.
+        failed: gets the error of each text whose G has no direction; the text is then left out.
+        perturbed: whether the model may be watermarked; only to show what then goes wrong.
     """
     dtype = arithmetic.arithmetic(wm.model, dtype)
-    weighings = [None] if token_weights is None else _checked(token_weights, pairs)
-    if lengths is not None:
-        lengths = require_list(lengths, "lengths: expected whole numbers ≥ 1", least=1)
-        lengths = sorted({require_int(n, "lengths") for n in lengths})
+    weighings = [None] if token_weights is None else _checked_weights(token_weights, pairs)
+    ends = [None] if lengths is None else _checked_lengths(lengths)
     sizes = {text: len(x) + len(y) for text, (x, y) in pairs.items()}
-    for batch in blocks.batches(wm.reader.vocabulary, sizes, batch_size):
-        if not perturbed:  # for each batch: the caller may have marked it between two yields
+    for numbers in blocks.batches(wm.reader.vocabulary, sizes, batch_size):
+        if not perturbed:  # for each batch: the caller may have marked the model between two yields
             perturb.refuse_perturbed(wm.model)
-        of_batch = {text: pairs[text] for text in batch}
+        batch = {text: pairs[text] for text in numbers}
         with arithmetic.computing_in(wm.model, dtype), arithmetic.frozen(wm.model):
-            passes = _passes(wm, of_batch, lengths, weighings)
-        for gradient in _of_passes(wm, of_batch, passes, form):
+            passes = _passes(wm, batch, ends, weighings)
+        for gradient in _of_passes(wm, batch, passes, form):
             if failed is None or _has_direction(gradient, failed):
                 yield gradient
 
 
-class _Passes(NamedTuple):
-    """What the passes of a batch leave. The logits are not among it, which take most memory."""
+class _Direction(NamedTuple):
+    """A backward pass: where the texts end (None: each at its end), and g of each call."""
 
-    inputs: list[tuple[int, Tensor]]  # of each call of a layer: which one, and its a
-    directions: list[tuple[int, list[Tensor]]]  # the end of the texts, and the g of each call
+    end: int | None
+    slopes: list[Tensor]  # (texts, positions, d_out)
+
+
+class _Passes(NamedTuple):
+    """What remains of the passes of a batch, without the logits, which take most memory."""
+
+    inputs: list[tuple[int, Tensor]]  # of each call of a layer: the layer's number, and a
+    directions: list[_Direction]
     log_p: list[Float[np.ndarray, " n"]]  # of each text's tokens, nats
 
 
 def _passes(
     wm: PlacedWatermark,
     pairs: Mapping[int, Pair],
-    lengths: Sequence[int] | None,
-    weighings: Sequence[Weigh | FixedWeights | None],
+    ends: Sequence[int | None],
+    weighings: Sequence[Weighing],
 ) -> _Passes:
-    """One forward pass, and one backward pass for each length and each weighing. A longer beginning
-    of a text is the shorter one and what its further tokens add.
+    """Run a forward pass, and a backward pass for each end and each weighing.
+
+    The ends ascend: a longer beginning of a text is the shorter one and what its further tokens
+    add. So each backward pass differentiates only these, and the slopes add up.
     """
     with hooks.traced(wm.model, wm.linears) as calls:
-        logits, targets, number = likelihood.predictions(wm.model, [*pairs.values()])
-    logits.requires_grad_()  # also if they depend on no marked layer: then G is 0
-    p = arithmetic.log_softmax_(arithmetic.wide(logits.detach()))
-    log_p = p.gather(-1, targets[..., None])[..., 0]
-    p.exp_()
+        logits, targets, number = likelihood.predictions(wm.model, list(pairs.values()))
+    logits.requires_grad_()  # even if they depend on no marked layer: then G is 0
+    outputs = [call.y for call in calls]
+    p = arithmetic.log_softmax_(arithmetic.wide(logits.detach()))  # log p so far
+    log_p = p.gather(-1, targets[..., None])[..., 0]  # (texts, n)
+    p.exp_()  # in place: logits and p are the largest tensors of all
     rows = zip(log_p.double().cpu().numpy(), number.cpu().numpy() > 0, strict=True)
     log_p_of_texts = [row[is_token] for row, is_token in rows]
 
-    outputs = [call.y for call in calls]
-    ends = lengths or [None]
-    n_left = len(ends) * len(weighings)
-    # of each weighing, what the shorter beginnings have
+    n_passes = len(ends) * len(weighings)
+    # what the shorter beginnings have, for each weighing
     shorter_weights = [torch.zeros_like(log_p) for _ in weighings]
-    shorter_slopes = [[0.0 for _ in outputs] for _ in weighings]
+    shorter_slopes = [[0.0 for _ in calls] for _ in weighings]
     directions = []
     for end in ends:
+        # where a token of the texts' beginnings is predicted, (texts, n)
+        is_scored = number > 0 if end is None else (number > 0) & (number <= end)
         for i, weigh in enumerate(weighings):
-            is_scored = number > 0 if end is None else (number > 0) & (number <= end)
             weights = is_scored.to(log_p)
             if weigh is not None:
                 w = _weights(weigh, pairs, log_p_of_texts, end)
                 weights[is_scored] = torch.from_numpy(w).to(log_p)
-            added = (weights - shorter_weights[i])[..., None]
-            n_left -= 1
-            slope = (p.clone() if n_left else p).mul_(-added)
-            slope.scatter_add_(-1, targets[..., None], added)  # w_t (onehot(y_t) − p_t)
-            gs = torch.autograd.grad(
-                logits, outputs, slope.to(logits), retain_graph=n_left > 0, materialize_grads=True
+            is_last = len(directions) == n_passes - 1
+            slope = _slope(
+                p=p if is_last else p.clone(),  # is overwritten
+                targets=targets,
+                weights=weights - shorter_weights[i],
             )
-            before = shorter_slopes[i]
-            slopes = [g_before + arithmetic.wide(g) for g_before, g in zip(before, gs, strict=True)]
-            directions.append((end, slopes))
+            added = torch.autograd.grad(
+                outputs=logits,
+                inputs=outputs,
+                grad_outputs=slope.to(logits),
+                retain_graph=not is_last,
+                materialize_grads=True,
+            )
+            slopes = [
+                shorter + arithmetic.wide(g)
+                for shorter, g in zip(shorter_slopes[i], added, strict=True)
+            ]
+            directions.append(_Direction(end, slopes))
             shorter_weights[i] = weights
             shorter_slopes[i] = slopes
-    return _Passes([(call.layer, call.a) for call in calls], directions, log_p_of_texts)
+    inputs = [(call.layer, call.a) for call in calls]
+    return _Passes(inputs, directions, log_p_of_texts)
+
+
+def _slope(
+    p: Float[Tensor, "texts n vocabulary"],
+    targets: Int[Tensor, "texts n"],
+    weights: Float[Tensor, "texts n"],
+) -> Float[Tensor, "texts n vocabulary"]:
+    """Return ∂/∂logits of Σ_t w_t log p_t, which is w_t (onehot(y_t) − p_t), in place of ``p``."""
+    w = weights[..., None]
+    slope = p.mul_(-w)
+    return slope.scatter_add_(-1, targets[..., None], w)
 
 
 def _weights(
@@ -222,7 +275,7 @@ def _weights(
     log_p: Sequence[Float[np.ndarray, " _"]],
     end: int | None,
 ) -> Float[np.ndarray, " scored"]:
-    """w_t of each token of the texts' beginnings, one text after the other."""
+    """Return w_t of each token of the texts' beginnings, one text after the other."""
     weights = []
     for row, (text, (_, y)) in enumerate(pairs.items()):
         ids = y[:end]
@@ -240,27 +293,34 @@ def _of_passes(
     passes: _Passes,
     form: Callable[[Factors], Tensor | Factors],
 ) -> Iterator[TextGradient]:
-    """The gradients of each text, in the order of the passes."""
+    """Yield the gradients of each text, in the order of the passes."""
     scales = [sigma / wm.sigmas[0] for sigma in wm.sigmas]
     for row, (text, (x, y)) in enumerate(pairs.items()):
         for end, slopes in passes.directions:
             if end is not None and end > len(y):
-                break
+                break  # the text has no such length, and no later one
             n_tokens = len(y[:end])
             terms = of_text(passes.inputs, slopes, row, len(x) + n_tokens, len(scales))
-            bound = sum(scale * G.bound() for scale, G in zip(scales, terms, strict=True))
+            bounds = [scale * G.bound() for scale, G in zip(scales, terms, strict=True)]
             parts = [form(G) for G in terms]
             if wm.rank_dropped:
-                parts = [
-                    G.projected(P) if isinstance(G, Factors) else P(G)
-                    for G, P in zip(parts, wm.projectors, strict=True)
-                ]
-            log_lik = passes.log_p[row][:n_tokens].sum().item()
-            yield TextGradient(text, parts, scales, bound, log_lik, n_tokens)
+                parts = [_projected(G, P) for G, P in zip(parts, wm.projectors, strict=True)]
+            yield TextGradient(
+                text=text,
+                parts=parts,
+                scales=scales,
+                bound=sum(bounds),
+                log_lik=passes.log_p[row][:n_tokens].sum().item(),
+                n_tokens=n_tokens,
+            )
+
+
+def _projected(G: Tensor | Factors, P: Projector) -> Tensor | Factors:
+    return G.projected(P) if isinstance(G, Factors) else P(G)
 
 
 def _has_direction(gradient: TextGradient, failed: dict[int, GaussMarkError]) -> bool:
-    """Whether G is not zero; if it is, ``failed`` gets the error."""
+    """Return whether G is not zero; if it is, ``failed`` gets the error."""
     try:
         return gradient.norm > 0
     except DegenerateScoreError as error:
@@ -268,10 +328,17 @@ def _has_direction(gradient: TextGradient, failed: dict[int, GaussMarkError]) ->
         return False
 
 
-def _checked(
-    token_weights: TokenWeights, pairs: Mapping[int, Pair]
-) -> list[Weigh | FixedWeights | None]:
-    """The weighings of one forward pass; InvalidTextError for numbers that do not fit the texts."""
+def _checked_lengths(lengths: Sequence[int]) -> list[int]:
+    """Return the lengths, ascending, each of them once."""
+    lengths = require_list(lengths, "lengths: expected whole numbers ≥ 1", least=1)
+    return sorted({require_int(n, "lengths") for n in lengths})
+
+
+def _checked_weights(token_weights: TokenWeights, pairs: Mapping[int, Pair]) -> list[Weighing]:
+    """Return the weighings of a forward pass.
+
+    Raise InvalidTextError for numbers that do not fit the texts.
+    """
     if callable(token_weights):
         return [token_weights]
     expected = "token_weights: expected a list per response"

@@ -1,4 +1,4 @@
-"""log p_θ(y_t | x, y_<t), cross-entropy, and the entropy of what the model could have said instead.
+"""log p_θ(y_t | x, y_<t), cross-entropy, and the entropy of the model's next-token distribution.
 
 Padding is on the right, where a causal model cannot see it. The arithmetic after the logits is in
 float32 at least, sums in float64.
@@ -22,11 +22,14 @@ from gaussmark_lib.tokens import Pair, Texts
 def token_log_p(
     model: PreTrainedModel, pairs: Sequence[Pair]
 ) -> tuple[Float[Tensor, "texts n"], Int[Tensor, "texts n"]]:
-    """log p_θ of each response token, nats, and its number within its response, from 1; both 0
-    where a row has no token. Differentiable; the pairs are one batch.
+    """Return log p_θ of each response token, nats, and its number within its response, from 1.
+
+    Both are 0 at a position that has no response token. The pairs are one batch, and the result is
+    differentiable.
     """
     logits, targets, number = predictions(model, pairs)
-    log_p = wide(logits).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    log_q = wide(logits).log_softmax(-1)  # (texts, n, vocabulary)
+    log_p = log_q.gather(-1, targets[..., None])[..., 0]
     return log_p.masked_fill(number == 0, 0.0), number
 
 
@@ -34,27 +37,33 @@ def _entropy(
     model: PreTrainedModel, pairs: Sequence[Pair]
 ) -> tuple[Float[Tensor, "texts n"], Int[Tensor, "texts n"]]:
     logits, _, number = predictions(model, pairs)
-    return torch.special.entr(wide(logits).log_softmax(-1).exp()).sum(-1), number  # 0 where p is 0
+    p = wide(logits).log_softmax(-1).exp()  # (texts, n, vocabulary)
+    terms = torch.special.entr(p)  # −p log p, and 0 where p is 0
+    return terms.sum(-1), number
 
 
 def predictions(
     model: PreTrainedModel, pairs: Sequence[Pair]
 ) -> tuple[Float[Tensor, "texts n vocabulary"], Int[Tensor, "texts n"], Int[Tensor, "texts n"]]:
-    """Logits from the first that predicts a response token, the tokens that come next, and their
-    numbers: 0 where there is none, and so after the last one. (Cutting its logits off would copy
-    all of them, and their gradients.)
+    """Return logits, the tokens that they predict, and the numbers of these tokens from 1.
+
+    The first position is the first that predicts a response token of any text. A number is 0 where
+    no response token follows, as at the last position: to cut its logits off would copy all logits
+    and all their gradients.
     """
-    ids, mask = blocks.padded([[*x, *y] for x, y in pairs], "right", model.device)
+    texts = [[*x, *y] for x, y in pairs]
+    ids, mask = blocks.padded(texts, "right", model.device)
+    length = ids.shape[1]
     first = min(len(x) for x, _ in pairs) - 1
-    n = ids.shape[1] - first
-    # by index, since a slice of the hidden states is not contiguous, and its product slower
-    last = torch.arange(first, ids.shape[1], device=ids.device)
-    kept = {"logits_to_keep": last} if model._supports_logits_to_keep() else {}
-    logits = model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits
-    if not kept:
-        logits = logits[:, -n:]
-    targets = torch.nn.functional.pad(ids[:, first + 1 :], (0, 1))  # none after the last token
-    number = torch.zeros(len(pairs), n, dtype=torch.long)
+    settings = {}
+    if model._supports_logits_to_keep():
+        # By index: a slice of the hidden states is not contiguous, so its product is slower.
+        settings["logits_to_keep"] = torch.arange(first, length, device=ids.device)
+    output = model(input_ids=ids, attention_mask=mask, use_cache=False, **settings)
+    logits = output.logits if settings else output.logits[:, first:]
+    # No token follows the last position; 0 stands there.
+    targets = torch.nn.functional.pad(ids[:, first + 1 :], (0, 1))
+    number = torch.zeros(len(pairs), length - first, dtype=torch.long)
     for row, (x, y) in zip(number, pairs, strict=True):
         start = len(x) - 1 - first
         row[start : start + len(y)] = torch.arange(1, len(y) + 1)
@@ -64,31 +73,40 @@ def predictions(
 def cross_entropy(
     model: PreTrainedModel, passages: Texts, *, prompts: Texts | None = None, batch_size: int = 8
 ) -> Float[np.ndarray, " passages"]:
-    """−(1/T) Σ_t log p(y_t | x, y_<t) of each passage, nats per token.
+    """Return −(1/T) Σ_t log p(y_t | x, y_<t) of each passage, nats per token.
 
     Args:
-        model: also inside ``watermarked()``, unlike for a score.
+        model: the base model or, unlike for a score, a model inside ``watermarked()``.
         passages: token ids, none empty.
         prompts: what stands before each passage; the model's start token by default.
+
+    Example:
+        >>> from gaussmark_lib import models
+        >>> lm = models.load("doclm")
+        >>> [nats] = cross_entropy(lm.model, [lm.encode("Return the mean of all values.")])
+        >>> bool(0 < nats < 10)
+        True
     """
     expected = "expected a list of at least one passage, each a list of token ids"
     passages = require_list(passages, expected, least=1)
-    before = [[]] * len(passages) if prompts is None else prompts
-    each = log_probabilities(model, before, passages, batch_size=batch_size)
-    return -np.array([log_p.mean() for log_p in each])
+    if prompts is None:
+        prompts = [[] for _ in passages]
+    log_p = log_probabilities(model, prompts, passages, batch_size=batch_size)
+    means = np.array([of_passage.mean() for of_passage in log_p])
+    return -means
 
 
 def log_probabilities(
     model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 8
 ) -> list[Float[np.ndarray, " _"]]:
-    """log p(y_t | x, y_<t) of each response token of each text, nats, float64."""
+    """Return log p(y_t | x, y_<t) of each response token of each text, nats, float64."""
     return _per_text(model, prompts, responses, token_log_p, batch_size)
 
 
 def entropies(
     model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 8
 ) -> list[Float[np.ndarray, " _"]]:
-    """H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats."""
+    """Return H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats."""
     return _per_text(model, prompts, responses, _entropy, batch_size)
 
 
@@ -96,14 +114,16 @@ def entropies(
 def _per_text(
     model: PreTrainedModel, prompts: Texts, responses: Texts, quantity: Callable, batch_size: int
 ) -> list[Float[np.ndarray, " _"]]:
-    """What ``quantity`` is at each response token of each text, float64."""
+    """Return the quantity at each response token of each text, float64."""
     reader = tokens.Reader(model)
     pairs = reader.pairs(prompts, responses)
-    values = {}
     lengths = {i: len(x) + len(y) for i, (x, y) in pairs.items()}
+    values = {}
     with evaluating(model):
         for batch in blocks.batches(reader.vocabulary, lengths, batch_size):
-            rows, number = quantity(model, [pairs[i] for i in batch])
-            for i, row, is_token in zip(batch, rows.double().cpu(), number.cpu() > 0, strict=True):
-                values[i] = row[is_token].numpy()
+            per_position, number = quantity(model, [pairs[i] for i in batch])
+            per_position = per_position.double().cpu()  # (texts, n)
+            is_token = number.cpu() > 0  # (texts, n)
+            for row, i in enumerate(batch):
+                values[i] = per_position[row][is_token[row]].numpy()
     return [values[i] for i in pairs]

@@ -1,7 +1,7 @@
 """Language models with their tokenizers: how they are loaded, how they are prompted, and which
 weight is marked by default.
 
-Files are checked before they are read, and no code of theirs is run (``engine.checkpoints``,
+Files are checked before they are read, and code in them is never run (``engine.checkpoints``,
 ``engine.gguf_files``).
 """
 
@@ -40,10 +40,11 @@ EMBEDDED = "doclm"
 PACKAGED = tuple(packages.MODELS)  # models that `make models` installs
 DTYPES = ("auto", "float16", "bfloat16", "float32", "float64")
 CONTINUE = "Complete the following prompt: "  # the paper's device for chat models
-_IN_BLOCK = re.compile(r"(.+?)\.(\d+)\.")  # a stack of blocks, and a block's number in it
+_IN_BLOCK = re.compile(r"(?P<stack>.+?)\.(?P<number>\d+)\.")  # the start of a weight's name
 _TYPED = "what the user typed"  # a stand-in, to see what a chat template puts around it
 
-# A conversion that went wrong writes fluent rubbish. These show it.
+# Texts and a paragraph that show whether the conversion of a model from another format went wrong:
+# such a model writes fluent rubbish.
 AWKWARD = (
     "Two  spaces,\ta tab,\nand a new line.\n\n",
     "    indented and with a trailing space ",
@@ -75,36 +76,37 @@ class LM:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
-    weights: str = ""  # what the weights are, where the name alone could mislead
-    file_sha256: str | None = None  # of the one file that it was read from, if there is one
+    weights: str = ""  # what the weights are, if the name alone could mislead
+    file_sha256: str | None = None  # of the model's file, if it was read from a single file
 
     @property
     def title(self) -> str:
-        """The name, and what the weights are: as the model is named to people."""
+        """Return the name with a note of what the weights are, as people should read it."""
         return f"{self.name} ({self.weights})" if self.weights else self.name
 
     @property
     def is_chat(self) -> bool:
-        """Whether the model has a chat template."""
+        """Return whether the model has a chat template."""
         return bool(self.tokenizer.chat_template)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, without special tokens, also where the text spells one."""
+        """Return the token ids of a text, without special tokens, even if the text spells them."""
         tokens.check_text(text)
         return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Return the text that the ids spell, without special tokens."""
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def prompt(self, text: str) -> list[int]:
-        """Return the token ids of a prompt as somebody typed it.
+        """Return the token ids of a prompt as a user typed it.
 
-        A chat model gets it as the user's turn, and answers. A prompt that has the model's chat
-        template around it already is taken as it is. Any other model continues the text, after its
-        start token.
+        A chat model gets it as the user's turn, to which it answers, unless the model's chat
+        template is around it already. Any other model gets the text after its start token, and
+        continues it.
 
         Raises:
-            InvalidTextError: half a character, or an empty turn.
+            InvalidTextError: the text has half a character, or the user's turn is empty.
             InvalidModelError: the template refuses a user's turn.
         """
         tokens.check_text(text, "prompt")
@@ -125,33 +127,37 @@ class LM:
         return ids
 
     def continuation(self, text: str) -> list[int]:
-        """Return the token ids of a text that is to be continued. A chat model is asked to complete
-        it, as the paper asks Phi.
+        """Return the token ids of a text that is to be continued.
+
+        A chat model is asked to complete the text, as the paper asks Phi.
         """
-        return self.prompt(CONTINUE + text) if self.is_chat else self.prompt(text)
+        request = CONTINUE + text if self.is_chat else text
+        return self.prompt(request)
 
     def unknown_prompt(self) -> list[int]:
-        """Return what stands before a text whose prompt is not known: for a chat model the header
-        of its answer, for any other model nothing, which is its start token.
+        """Return the token ids that stand before a text whose prompt is not known.
 
-        Of 100 answers by SmolLM2 (200 tokens at temperature 0.7, copied characters), the mean ψ was
+        For a chat model this is the header of its answer. For any other model it is empty, which
+        stands for the start token.
+
+        The mean ψ of 100 answers by SmolLM2 (200 tokens at temperature 0.7, copied characters) was
         3.02 after this header, 3.00 after a new line, 2.96 after the start token, and 3.81 after
-        the prompt itself (standard error 0.12; between the three, not told apart).
+        the prompt itself. The standard error was 0.12, so the first three do not differ measurably.
         """
         if not self.is_chat:
             return []
         try:
             answered = self._chat(_TYPED)
             unanswered = self._chat(_TYPED, add_generation_prompt=False)
-        except (
-            InvalidModelError
-        ):  # of a template that refuses: its texts can be tested all the same
+        except InvalidModelError:  # the template refuses, but texts can still be tested
             return []
-        header = answered.removeprefix(unanswered) if answered != unanswered else ""
+        if answered == unanswered:
+            return []
+        header = answered.removeprefix(unanswered)
         return self.tokenizer.encode(header, add_special_tokens=False)
 
     def _chat(self, text: str, *, add_generation_prompt: bool = True) -> str:
-        """The text as a user's turn, in the model's chat template."""
+        """Return the text as a user's turn, in the model's chat template."""
         turn = [{"role": "user", "content": text}]
         try:
             return self.tokenizer.apply_chat_template(
@@ -162,14 +168,16 @@ class LM:
             raise InvalidModelError(f"{expected}, got {checkpoints.first_line(error)}") from error
 
     def _openings(self, head: str) -> list[str]:
-        """What a prompt begins with that has the chat template around it already; ``head`` is what
-        the template puts before a user's turn.
+        """Return how a prompt can begin that has the chat template around it already.
+
+        ``head`` is what the template puts before a user's turn.
         """
         start = self.tokenizer.bos_token or ""
-        after_start = head.removeprefix(start).lstrip()
         special = [token for token in self.tokenizer.all_special_tokens if token in head]
-        lines = after_start.splitlines()  # such as "[INST]", of a template without such tokens
-        return [opening for opening in (*special, *lines[:1], *lines[-1:]) if opening.strip()]
+        # Some templates use plain text, such as "[INST]", where others use special tokens.
+        lines = head.removeprefix(start).lstrip().splitlines()
+        openings = [*special, *lines[:1], *lines[-1:]]
+        return [opening for opening in openings if opening.strip()]
 
 
 def load(
@@ -184,17 +192,17 @@ def load(
     Args:
         name: ``"doclm"``, the model in this repository; ``"smollm2"`` or ``"gemma-3-270m"``, which
             ``make models`` installs; a local folder; a ``.gguf`` file; or a hub id.
-        dtype: of the weights; ``"auto"`` is the checkpoint's own, float32 for a GGUF file.
+        dtype: of the weights; ``"auto"`` is that of the checkpoint, and float32 for a GGUF file.
         device: by default the GPU if there is one.
         revision: a hub branch, tag or commit.
 
     Raises:
-        InvalidModelError: no such model, a package that is not installed, no network, a broken or
-            incomplete checkpoint, one that needs code of its own, or one that does not fit into
-            the free memory.
+        InvalidModelError: there is no such model, its package is not installed, there is no
+            network, or the checkpoint is broken, incomplete, needs Python code from its files, or
+            does not fit into the free memory.
 
     Warns:
-        GaussMarkWarning: a GGUF file whose conversion looks wrong.
+        GaussMarkWarning: the conversion of a GGUF file looks wrong.
 
     Example:
         >>> load("doclm").name
@@ -215,6 +223,7 @@ def load(
 
 
 def _of_gguf(name: str, file: Path, dtype: str | torch.dtype, device: torch.device) -> LM:
+    """Load a model from a GGUF file, and warn if its conversion looks wrong."""
     dtype = gguf_files.dtype_of(dtype)
     terms = checkpoints.hub_terms(local=True)
     loading = checkpoints.loading(name, is_local=True, advice=gguf_files.ADVICE)
@@ -223,9 +232,10 @@ def _of_gguf(name: str, file: Path, dtype: str | torch.dtype, device: torch.devi
         checkpoints.require_memory(gguf_files.n_numbers(reader), dtype, device)
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **terms)
         model = _checked_model(file.parent, dtype, terms | gguf_files.terms(file))
-    entry = packages.MODELS.get(name)
-    if mark := gguf_files.mark(reader):
+    mark = gguf_files.mark(reader)
+    if mark is not None:
         model.config.gaussmark = mark  # so that it is refused as a base model
+    entry = packages.MODELS.get(name)
     lm = LM(
         model=gguf_files.as_plain(model).to(device).eval(),
         tokenizer=tokenizer,
@@ -239,7 +249,7 @@ def _of_gguf(name: str, file: Path, dtype: str | torch.dtype, device: torch.devi
 
 
 def _checked_model(source: Path | str, dtype: str | torch.dtype, terms: dict) -> PreTrainedModel:
-    """The model, with all of its weights and all of them finite."""
+    """Return the model; raise InvalidModelError unless it has all weights, and all are finite."""
     model, info = AutoModelForCausalLM.from_pretrained(
         source,
         dtype=dtype,
@@ -248,19 +258,20 @@ def _checked_model(source: Path | str, dtype: str | torch.dtype, terms: dict) ->
         ignore_mismatched_sizes=True,
         **terms,
     )
-    if unfit := sorted(map(str, {*info["missing_keys"], *info["mismatched_keys"]})):
-        unfit = f"missing or of another shape: {unfit[:5]}"
-        raise InvalidModelError(f"{checkpoints.UNFIT}, {unfit}")
-    for weight, parameter in model.named_parameters():
-        checkpoints.check_finite(parameter, weight)
+    faulty = {*info["missing_keys"], *info["mismatched_keys"]}
+    if faulty:
+        names = sorted(map(str, faulty))
+        raise InvalidModelError(f"{checkpoints.UNFIT}, missing or of another shape: {names[:5]}")
+    for name, parameter in model.named_parameters():
+        checkpoints.check_finite(parameter, name)
     return model
 
 
 def conversion_faults(lm: LM) -> list[str]:
-    """Say what looks wrong about a model that was converted from another format.
+    """Return what looks wrong about a model that was converted from another format.
 
     A wrong conversion of the tokenizer loses characters, and a wrong conversion of the weights
-    gives fluent rubbish. Both are tried: a dozen awkward strings must come back unchanged, and a
+    makes the model write fluent rubbish. So a dozen awkward strings must come back unchanged, and a
     plain English paragraph may cost at most ``MOST_NATS`` per character.
     """
     faults = []
@@ -271,24 +282,29 @@ def conversion_faults(lm: LM) -> list[str]:
             f" {shown(changed[0])}: was its conversion complete? Texts that are read back from"
             " their characters may lose evidence"
         )
-    ids = lm.encode(PARAGRAPH)
-    reader = tokens.Reader(lm.model)
-    before = [*reader.start, ids[0]]
-    longest = reader.context or len(ids)
-    response = ids[1 : longest - len(before)]
-    [log_p] = likelihood.log_probabilities(lm.model, [before], [response])
-    per_character = -log_p.sum() / len(lm.decode(response))
-    if not per_character <= MOST_NATS:
+    nats = _nats_per_character(lm)
+    if not nats <= MOST_NATS:  # also for NaN
         faults.append(
-            f"a plain English paragraph costs {per_character:.2f} nats per character, where"
-            f" language models need less than {MOST_NATS}: the conversion of the weights is"
-            " probably wrong, or the model is no model of English"
+            f"a plain English paragraph costs {nats:.2f} nats per character, where language models"
+            f" need less than {MOST_NATS}: the conversion of the weights is probably wrong, or the"
+            " model is not a model of English"
         )
     return faults
 
 
+def _nats_per_character(lm: LM) -> float:
+    """Return −log p of a plain English paragraph, as much of it as the context can hold."""
+    ids = lm.encode(PARAGRAPH)
+    reader = tokens.Reader(lm.model)
+    prompt = [*reader.start, ids[0]]  # not empty, even if the model has no start token
+    longest = reader.context or len(ids)
+    response = ids[1 : longest - len(prompt)]
+    [log_p] = likelihood.log_probabilities(lm.model, [prompt], [response])
+    return -log_p.sum() / len(lm.decode(response))
+
+
 def gguf_file(name: str | Path) -> Path:
-    """The GGUF file of a model; InvalidModelError for a model that has none."""
+    """Return the GGUF file of a model; raise InvalidModelError if the model has none."""
     source = _source(name)
     if not gguf_files.is_gguf(source):
         raise InvalidModelError(
@@ -299,46 +315,74 @@ def gguf_file(name: str | Path) -> Path:
 
 
 def _source(name: str | Path) -> Path | str:
-    """The folder or the GGUF file of a model, or else a hub id."""
-    known = ", ".join(map(repr, (EMBEDDED, *PACKAGED)))
+    """Return the folder or the GGUF file of a model, or else a hub id."""
     if not isinstance(name, str | Path) or not str(name):
-        expected = f"name: expected {known}, a folder, a .gguf file or a hub id"
+        names = ", ".join(map(repr, (EMBEDDED, *PACKAGED)))
+        expected = f"name: expected {names}, a folder, a .gguf file or a hub id"
         raise InvalidModelError(f"{expected}, got {shown(name)}")
     if str(name) in packages.MODELS:
         return packages.model_file(packages.MODELS[str(name)])
-    folder = files.DATA / EMBEDDED if str(name) == EMBEDDED else Path(name).expanduser()
-    if gguf_files.is_gguf(folder) and os.path.isfile(folder):
-        return folder
-    if os.path.isdir(folder):
-        return folder
+    path = files.DATA / EMBEDDED if str(name) == EMBEDDED else Path(name).expanduser()
+    if gguf_files.is_gguf(path) and os.path.isfile(path):
+        return path
+    if os.path.isdir(path):
+        return path
+    # A hub id is "owner/name"; everything else was meant as a path.
     is_path = isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") > 1
     if is_path or gguf_files.is_gguf(name):
-        expected = (
-            f"no model at {folder}: expected a folder with config.json and *.safetensors, or a"
-            " .gguf file"
+        raise InvalidModelError(
+            f"no model at {path}: expected a folder with config.json and *.safetensors, or a .gguf"
+            f" file. models.load('{EMBEDDED}') needs no download"
         )
-        raise InvalidModelError(f"{expected}. models.load('{EMBEDDED}') needs no download")
     return name
 
 
 def default_weight(model: PreTrainedModel, *, block: int | None = None, small: bool = False) -> str:
-    """Of the matrices in one block that write to the residual stream (d_out is the hidden size),
-    the one with the largest d_in, which is the MLP's last.
+    """Return the name of the matrix that is marked by default: the last matrix of a block's MLP.
+
+    It is found by its shape. It writes to the residual stream, so d_out is the hidden size; among
+    all such matrices of the block it has the largest d_in.
 
     Args:
-        block: its number, negative from the end; by default the one two thirds of the way up, 4 of
-            0 to 5. InvalidWatermarkError where no such block has a matrix that can be marked.
-        small: instead, the block's smallest matrix (of several, the last).
+        block: its number, negative from the end; by default the block two thirds of the way up,
+            which is number 4 of 0 to 5.
+        small: return the block's smallest matrix instead (the last, if several are smallest).
+
+    Raises:
+        InvalidWatermarkError: there is no such block with a matrix that can be marked.
+
+    Example:
+        >>> default_weight(load("doclm").model)
+        'model.layers.4.mlp.down_proj.weight'
     """
-    places = [match for name in watermarkable(model) if (match := _IN_BLOCK.match(name))]
-    stacks = Counter(match[1] for match in places).most_common(1)
-    places = [match for match in places if match[1] == stacks[0][0]]
-    blocks = sorted({int(match[2]) for match in places})
-    number, n = len(blocks) * 2 // 3 if block is None else block, len(blocks)
-    what = f"block, one of {n} that can carry a watermark, or name a weight"
-    number = require_int(number, what, InvalidWatermarkError, least=-n, most=n - 1)
-    inside = [Weight(model, match.string) for match in places if int(match[2]) == blocks[number]]
+    inside = _matrices_of_block(model, block)
     if small:
-        return min(reversed(inside), key=lambda layer: layer.parameter.numel()).name
-    hidden = model.config.get_text_config().hidden_size
-    return max(inside, key=lambda layer: (layer.shape[0] == hidden, layer.shape[1])).name
+        return min(reversed(inside), key=lambda weight: weight.parameter.numel()).name
+    hidden_size = model.config.get_text_config().hidden_size
+
+    def rank(weight: Weight) -> tuple[bool, int]:
+        d_out, d_in = weight.shape
+        return d_out == hidden_size, d_in
+
+    return max(inside, key=rank).name
+
+
+def _matrices_of_block(model: PreTrainedModel, block: int | None) -> list[Weight]:
+    """Return the matrices of a block that can be marked, in the model's order."""
+    matches = [_IN_BLOCK.match(name) for name in watermarkable(model)]
+    matches = [match for match in matches if match]
+    # A model may have several stacks of blocks, such as an encoder for images: take the largest.
+    largest = Counter(match["stack"] for match in matches).most_common(1)
+    matches = [match for match in matches if match["stack"] == largest[0][0]]
+    numbers = sorted({int(match["number"]) for match in matches})
+    n = len(numbers)
+    place = require_int(
+        n * 2 // 3 if block is None else block,
+        f"block, one of {n} that can carry a watermark, or name a weight",
+        InvalidWatermarkError,
+        least=-n,
+        most=n - 1,
+    )
+    return [
+        Weight(model, match.string) for match in matches if int(match["number"]) == numbers[place]
+    ]

@@ -3,8 +3,8 @@
     θ(ξ) = θ + ξ,   ξ ~ N(0, σ² I)   over one weight matrix θ of shape (d_out, d_in), or several
 
 Let z be the first d numbers of a key's stream, cut into matrices in the order of the weights. Then
-ξ = σz, or σPz where rank_dropped > 0, with each weight's own σ and P; the same on every machine to
-1e-6, and with P up to the rounding of the SVD.
+ξ = σz, or σPz if rank_dropped > 0, where each weight has its σ and its P. ξ is the same on every
+machine to 1e-6, and with P up to the rounding of the SVD.
 """
 
 import os
@@ -44,10 +44,12 @@ _MARK = "gaussmark"  # on a perturbed model, and in the config of an exported ch
 def ready(
     model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]
 ) -> tuple[PlacedWatermark, list[Key]]:
-    """The door of whoever has keys: PerturbedModelError, and the errors of a PlacedWatermark and of
-    ``Key.check``.
+    """Validate model, watermark and keys for every function that takes keys.
+
+    Raise PerturbedModelError for a watermarked model, and the errors of
+    :class:`weights.PlacedWatermark` and :meth:`keys.Key.check`.
     """
-    wm = PlacedWatermark(model, wm)  # refuses what is no model
+    wm = PlacedWatermark(model, wm)  # raises if it is not a model
     refuse_perturbed(model)
     return wm, listed(keys, wm)
 
@@ -55,34 +57,47 @@ def ready(
 def noise(
     model: PreTrainedModel, wm: Watermark, key: Key
 ) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
-    """ξ of a key, float32 on the CPU; of several weights a list, in their order."""
-    xis = [xi[0] for xi in drawn(*ready(model, wm, [key]))]
+    """Return ξ of a key, float32 on the CPU; for several weights a list, in their order.
+
+    >>> from gaussmark_lib import models
+    >>> model = models.load("doclm").model
+    >>> wm = Watermark(models.default_weight(model), sigma=0.01)
+    >>> round(noise(model, wm, Key.from_seed(1)).std().item(), 3)
+    0.01
+    """
+    placed, keys = ready(model, wm, [key])
+    xis = [xi[0] for xi in drawn(placed, keys)]
     return xis[0] if len(xis) == 1 else xis
 
 
 def noises(
     model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]
 ) -> Float[Tensor, "k d_out d_in"] | list[Tensor]:
-    """:func:`noise` of each of K keys."""
-    xis = drawn(*ready(model, wm, keys))
+    """Return :func:`noise` of each of K keys, in one tensor per weight."""
+    placed, keys = ready(model, wm, keys)
+    xis = drawn(placed, keys)
     return xis[0] if len(xis) == 1 else xis
 
 
 def drawn(wm: PlacedWatermark, keys: Sequence[Key]) -> list[Tensor]:
-    """ξ of each key in each weight: a (k, d_out, d_in) per weight."""
-    z = streams(keys, wm.d, wm.sigmas[0])  # σz, (k, d)
-    parts = z.split([linear.parameter.numel() for linear in wm.linears], dim=1)
+    """Draw ξ of each key in each weight: a tensor (k, d_out, d_in) per weight."""
+    sigma_z = streams(keys, wm.d, wm.sigmas[0])  # with σ of the first weight, (k, d)
+    sizes = [linear.parameter.numel() for linear in wm.linears]
+    parts = sigma_z.split(sizes, dim=1)
     xis = [part.unflatten(1, linear.shape) for part, linear in zip(parts, wm.linears, strict=True)]
-    for i, of_weight in enumerate(xis):
-        of_weight *= wm.sigmas[i] / wm.sigmas[0]
-        for xi in of_weight if wm.rank_dropped else ():
-            xi.copy_(wm.projectors[i](xi))
+    # In place: the noises of many keys may fill the memory.
+    for i, xi_of_keys in enumerate(xis):
+        xi_of_keys *= wm.sigmas[i] / wm.sigmas[0]
+        if wm.rank_dropped:
+            for xi in xi_of_keys:
+                xi.copy_(wm.projectors[i](xi))
     return xis
 
 
 def bind(model: PreTrainedModel, wm: Watermark, key: Key, file_sha256: str | None = None) -> Key:
-    """The key with a note of its use, and of the file that the model was read from;
-    InvalidWatermarkError where rounding removes the noise.
+    """Return the key with a note of its use, and of the file that the model was read from.
+
+    Raise InvalidWatermarkError if rounding removes the noise.
     """
     with watermarked(model, wm, key):
         sigma_carried = getattr(model.config, _MARK)["sigma_carried"]
@@ -97,38 +112,51 @@ def bind(model: PreTrainedModel, wm: Watermark, key: Key, file_sha256: str | Non
 
 @contextmanager
 def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[PreTrainedModel]:
-    """Inside the ``with``, the model is p_{θ+ξ}; after it, bit for bit p_θ again.
+    """Turn the model into p_{θ+ξ} inside the ``with``; after it, it is bit for bit p_θ again:
+
+        with watermarked(model, wm, key):
+            responses = generate.sample(model, prompts, n_tokens=100)
 
     What ``model.save_pretrained`` writes inside is marked as watermarked. ``model.state_dict()``
-    cannot be: loaded into another model, it is scored as a base model, with a mean of ψ far from 0.
+    cannot be marked: loaded into another model, it is scored as if it were a base model, and the
+    mean of ψ is far from 0.
     """
-    wm, [key] = ready(model, wm, [key])
-    with moved(wm, [xi[0] for xi in drawn(wm, [key])], by=key.key_id):
+    placed, keys = ready(model, wm, [key])
+    xis = [xi[0] for xi in drawn(placed, keys)]
+    with moved(placed, xis, by=key.key_id):
         yield model
 
 
 @contextmanager
 def moved(wm: PlacedWatermark, xis: Sequence[Tensor], by: str = "a given noise") -> Iterator[None]:
-    """Inside the ``with``, the weights are θ + ξ, rounded; only here are weights exchanged."""
+    """Turn the weights into θ + ξ, rounded, inside the ``with``.
+
+    No other function exchanges weights.
+    """
     config = wm.model.config
     sigmas_carried = []
     with marked(wm.model, by), ExitStack() as after:
         for linear, xi, sigma in zip(wm.linears, xis, wm.sigmas, strict=True):
-            theta, xi = linear.parameter.data, linear.oriented(xi)
-            after.callback(setattr, linear.parameter, "data", theta)  # the very tensor
-            linear.parameter.data, of_weight = rounded_sum(theta, xi, sigma, linear.name)
-            sigmas_carried.append(of_weight)
+            theta = linear.parameter.data
+            # The very tensor returns: θ + ξ − ξ would not be θ, bit for bit.
+            after.callback(setattr, linear.parameter, "data", theta)
+            theta_xi, sigma_carried = rounded_sum(theta, linear.oriented(xi), sigma, linear.name)
+            linear.parameter.data = theta_xi
+            sigmas_carried.append(sigma_carried)
         is_single = len(sigmas_carried) == 1
-        sigma_carried = sigmas_carried[0] if is_single else tuple(sigmas_carried)
-        mark = {"key_id": by, "weight": wm.weight, "sigma_carried": sigma_carried}
-        setattr(config, _MARK, mark)  # what save_pretrained writes
+        mark = {
+            "key_id": by,
+            "weight": wm.weight,
+            "sigma_carried": sigmas_carried[0] if is_single else tuple(sigmas_carried),
+        }
+        setattr(config, _MARK, mark)  # save_pretrained writes it
         after.callback(delattr, config, _MARK)
         yield
 
 
 @contextmanager
 def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
-    """Inside the ``with``, the model is known as perturbed, and refused as a base model."""
+    """Let the model be known as perturbed inside the ``with``, and refused as a base model."""
     refuse_perturbed(model)
     setattr(model, _MARK, by)
     try:
@@ -138,7 +166,11 @@ def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
 
 
 def refuse_perturbed(model: PreTrainedModel) -> None:
-    """PerturbedModelError for a marked model: under the null ψ is N(0, 1) at the base alone."""
+    """Raise PerturbedModelError for a marked model.
+
+    Only at the base θ does the gradient not depend on the key, and only then is ψ N(0, 1) under the
+    null.
+    """
     expected = "expected the base model, got"
     if hasattr(model, _MARK):
         leave = "leave the `with` block first: G is taken at θ, never at θ + ξ"
@@ -156,8 +188,10 @@ def export(
     folder: str | Path,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Path:
-    """Writes the watermarked model, and never the key, to a new folder: an ordinary checkpoint,
-    whose config names the weight, the key's public id and the σ carried after rounding.
+    """Write the watermarked model, and never the key, to a new folder.
+
+    The folder is an ordinary checkpoint, whose config names the weight, the key's public id and the
+    σ carried after rounding.
     """
     folder = files.as_path(folder, "cannot export the model", InvalidModelError)
     if os.path.lexists(folder):
@@ -188,13 +222,13 @@ def export_gguf(
     Args:
         base: the GGUF file of the base model.
         wm: on one weight.
-        path: of the new file, which ends in ``.gguf``.
-        tensor_type: of the marked matrix: ``"f16"``, ``"f32"`` or ``"q8_0"``.
+        path: the new file, which ends in ``.gguf``.
+        tensor_type: the type of the marked matrix: ``"f16"``, ``"f32"`` or ``"q8_0"``.
 
     Raises:
-        InvalidModelError: no GGUF file of a language model, a matrix that it does not have or that
-            cannot be read, a name that exists, or a file that cannot be written.
-        KeyMismatchError: a key that was made for another file, or for another state of this one.
+        InvalidModelError: ``base`` is not the GGUF file of a language model, does not have the
+            matrix, or has it in a type that cannot be read; ``path`` exists or cannot be written.
+        KeyMismatchError: the key was made for another file, or for another state of this file.
         PerturbedModelError: the file is marked already. With the same key it is copied as it is.
     """
     require_one_of(tensor_type, "type", GGUF_TYPES, InvalidModelError)
@@ -217,13 +251,12 @@ def export_gguf(
         reader = gguf_files.read(base)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if mark := gguf_files.mark(reader):
-            _check_same_mark(reader, wm, key, kind, mark)
-            with files.hidden_folder(path) as partial:
-                shutil.copyfile(base, Path(partial) / path.name)
-                (Path(partial) / path.name).rename(path)
-        else:
+        mark = gguf_files.mark(reader)
+        if mark is None:
             _write_marked(reader, wm, key, path, kind)
+        else:
+            _check_same_mark(reader, wm, key, kind, mark)
+            _copy(base, path)
     except OSError as error:
         raise InvalidModelError(
             f"cannot export the model to {path}: {error.strerror or error}"
@@ -231,24 +264,35 @@ def export_gguf(
     return path
 
 
+def _copy(base: Path, path: Path) -> None:
+    """Copy a file, complete or not at all."""
+    with files.hidden_folder(path) as folder:
+        partial = Path(folder) / path.name
+        shutil.copyfile(base, partial)
+        partial.rename(path)
+
+
 def _write_marked(
     reader: gguf_files.Reader, wm: Watermark, key: Key, path: Path, kind: gguf_writing.Kind
 ) -> None:
+    """Write a copy of the file in which one tensor is θ + ξ."""
     base = reader.path
     try:
         tensor = gguf_files.tensor(reader, wm.weight)
         theta = gguf_files.matrix(reader, wm.weight)
-        gguf_writing.n_bytes(tensor, kind)  # refuses rows that do not fit
+        gguf_writing.n_bytes(tensor, kind)  # raises if the rows do not fit
     except InvalidModelError as error:
         raise InvalidModelError(f"{base}: {error}") from None
     placed = PlacedWatermark(None, wm, [Weight.alone(wm.weight, theta)])
     listed([key], placed)
     _check_file(key, Path(base))
-    xi = drawn(placed, [key])[0][0]
+    [xis] = drawn(placed, [key])  # of the only weight, (1, d_out, d_in)
+    xi = xis[0]
     content = gguf_files.encoded(reader, tensor.name, theta + xi, kind)
     moved = gguf_files.decoded(reader, tensor.name, content, kind)
-    of_theta = gguf_files.encoded(reader, tensor.name, theta, kind)
-    unmoved = gguf_files.decoded(reader, tensor.name, of_theta, kind)
+    # θ rounded in the same way: the difference of the two is what is left of ξ.
+    theta_content = gguf_files.encoded(reader, tensor.name, theta, kind)
+    unmoved = gguf_files.decoded(reader, tensor.name, theta_content, kind)
     what = f"numbers of {wm.weight}, which are {kind.name}"
     mark = {
         gguf_files.KEY_ID: key.key_id,
@@ -259,12 +303,15 @@ def _write_marked(
 
 
 def _check_file(key: Key, base: Path) -> None:
-    """KeyMismatchError where the key was made with another file, although with the same matrix."""
+    """Raise KeyMismatchError if the key was made with another file that has the same matrix."""
     expected = key.binding and key.binding.file_sha256
-    if expected and expected != (found := sha256(base)):
+    if not expected:
+        return
+    actual = sha256(base)
+    if actual != expected:
         raise KeyMismatchError(
             f"key {key.key_id} was made with a file of SHA-256 {expected[:12]}…, but {base} has"
-            f" {found[:12]}…: it is another file, or it was changed since. Use the file that the"
+            f" {actual[:12]}…: it is another file, or it was changed since. Use the file that the"
             " key was made with, or make a new key"
         )
 
@@ -272,7 +319,7 @@ def _check_file(key: Key, base: Path) -> None:
 def _check_same_mark(
     reader: gguf_files.Reader, wm: Watermark, key: Key, kind: gguf_writing.Kind, mark: dict
 ) -> None:
-    """PerturbedModelError for a marked file, unless it says that it is what would be written."""
+    """Raise PerturbedModelError unless the file says that it is the one that would be written."""
     base = reader.path
     if mark["key_id"] != key.key_id:
         raise PerturbedModelError(

@@ -4,7 +4,7 @@ P = I − U_k U_kᵀ, with U_k the top-k left singular vectors of θ, multiplies
 the left (paper, Sec. "rank-reduction"). The left singular vectors span what the layer *writes*; the
 right ones, V_k, what it *reads*. As an ablation, Q = I − V_k V_kᵀ can be applied from the right, or
 both: M → PM, MQ or PMQ. Each is an orthogonal projection of the space of matrices, so ⟨PξQ, PGQ⟩ =
-⟨ξ, PGQ⟩, and ⟨PξQ, PGQ⟩ / (σ‖PGQ‖) is N(0, 1) under the null as without.
+⟨ξ, PGQ⟩, and ⟨PξQ, PGQ⟩ / (σ‖PGQ‖) is N(0, 1) under the null, as it is without P and Q.
 """
 
 import hashlib
@@ -15,28 +15,42 @@ from jaxtyping import Float
 from torch import Tensor
 
 SIDES = ("left", "right", "both")
-_kept: dict[tuple, Tensor] = {}  # all vectors: a map over ranks asks for a matrix again and again
+MOST_CACHED = 8  # matrices whose vectors are cached
+
+# (side, shape, dtype, hash of a matrix) → all of its singular vectors: a map over ranks asks for
+# the same matrix again and again.
+_cache: dict[tuple, Tensor] = {}
 
 
 @dataclass(frozen=True)
 class Projector:
-    """M → PMQ; without columns, P or Q is the identity."""
+    """The map M → PMQ. If ``left`` or ``right`` has no columns, P or Q is the identity.
+
+    >>> theta = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+    >>> projector(theta, k=1)(torch.ones(3, 3))[0]  # row 0 is what θ writes most
+    tensor([0., 0., 0.])
+    """
 
     left: Float[Tensor, "d_out kl"]
     right: Float[Tensor, "d_in kr"]
 
     def __call__(self, matrix: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "d_out d_in"]:
+        """Return PMQ."""
         return project_out(project_out(matrix, self.left).T, self.right).T
 
 
 def projector(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left") -> Projector:
-    """The projector off the top-k singular directions of a weight, k < min(d_out, d_in)."""
-    left, right = (k if side in (this, "both") else 0 for this in ("left", "right"))
-    return Projector(singular_vectors(theta, left, "left"), singular_vectors(theta, right, "right"))
+    """Return the projector off the top-k singular directions of a weight, k < min(d_out, d_in)."""
+    k_left = 0 if side == "right" else k
+    k_right = 0 if side == "left" else k
+    return Projector(
+        left=singular_vectors(theta, k_left, "left"),
+        right=singular_vectors(theta, k_right, "right"),
+    )
 
 
 def project_out(matrix: Float[Tensor, "d n"], basis: Float[Tensor, "d k"]) -> Float[Tensor, "d n"]:
-    """P·M = M − U(UᵀM), without forming P."""
+    """Return P·M = M − U(UᵀM), without forming P."""
     U = basis.to(matrix)
     return matrix - U @ (U.T @ matrix)
 
@@ -46,15 +60,22 @@ def project_out(matrix: Float[Tensor, "d n"], basis: Float[Tensor, "d k"]) -> Fl
 def singular_vectors(
     theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left"
 ) -> Float[Tensor, "d k"]:
-    """The top-k left or right singular vectors, float32; kept of the last eight (matrix, side)."""
+    """Return the top-k left or right singular vectors, float32.
+
+    Those of the last eight pairs of matrix and side are cached.
+    """
+    is_left = side == "left"
     if k == 0:
-        return theta.new_empty(theta.shape[0 if side == "left" else 1], 0, dtype=torch.float32)
+        d_out, d_in = theta.shape
+        d = d_out if is_left else d_in
+        return theta.new_empty(d, 0, dtype=torch.float32)
     bits = theta.detach().cpu().contiguous().view(torch.uint8).numpy()
-    matrix = side, theta.shape, theta.dtype, hashlib.sha256(bits).digest()
-    if matrix not in _kept:
-        # On a GPU the vectors are others, and orthogonal to 1e-4 only.
+    name = (side, theta.shape, theta.dtype, hashlib.sha256(bits).digest())
+    if name not in _cache:
+        # On a GPU the vectors are different, and orthogonal only to 1e-4.
         U, _, Vh = torch.linalg.svd(theta.float().cpu(), full_matrices=False)
-        _kept[matrix] = (U if side == "left" else Vh.T).contiguous()
-        for oldest in [*_kept][:-8]:
-            _kept.pop(oldest, None)  # another thread may have
-    return _kept[matrix][:, :k].clone().to(theta.device)
+        vectors = U if is_left else Vh.T
+        _cache[name] = vectors.contiguous()
+        for oldest in list(_cache)[:-MOST_CACHED]:
+            _cache.pop(oldest, None)  # another thread may have dropped it already
+    return _cache[name][:, :k].clone().to(theta.device)

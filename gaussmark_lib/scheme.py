@@ -151,6 +151,11 @@ def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[s
 
     ``wm`` is for the schemes that change a weight. Raise InvalidWatermarkError for a name that no
     scheme has, or for a watermark that a scheme cannot use.
+
+    >>> from gaussmark_lib import kgw  # registers its schemes
+    >>> wm = Watermark("model.layers.4.mlp.down_proj.weight", sigma=0.01)
+    >>> named(wm, Key.from_seed(1), ["KGW-2"])["KGW-2"].bias
+    2.0
     """
     if not isinstance(wm, Watermark):
         raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")

@@ -24,17 +24,23 @@ Pair = tuple[Ids, Ids]  # prompt, response
 
 
 class Reader:
-    """A language model, checked to be one, as the reader of token ids.
+    """A checked language model, as the reader of token ids.
 
     Attributes:
-        config: the configuration of its language part, also of a model that sees or hears.
-        vocabulary: every id is below it.
-        context: how many tokens the model reads at most; None where its config does not say.
-        start: what the first token is predicted from: the start token, or the end token for want of
-            it; empty where the config names neither.
+        config: the configuration of its language part, also for a model that sees or hears.
+        vocabulary: every id is below this number.
+        context: the most tokens that the model can read; None if its config does not say.
+        start: what the first token is predicted from: the start token, or the end token if there is
+            no start token; empty if the config names neither.
 
     Raises:
         InvalidModelError: anything but a model, such as the ``LM`` that holds it.
+
+    Example:
+        >>> from gaussmark_lib import models
+        >>> reader = Reader(models.load("doclm").model)
+        >>> reader.texts([(5, 6), []], "response")
+        [[5, 6], []]
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -47,14 +53,17 @@ class Reader:
         start = getattr(self.config, "bos_token_id", None)
         if start is None:
             start = getattr(self.config, "eos_token_id", None)
-        starts = start if isinstance(start, list) else [start]
-        self.start: list[int] = [] if start is None else starts[:1]
+        if isinstance(start, list):  # some configs list several end tokens
+            start = start[0]
+        self.start: list[int] = [] if start is None else [start]
 
     def pairs(
         self, prompts: Texts, responses: Texts, failed: dict | None = None
     ) -> dict[int, Pair]:
-        """(prompt, response) of each text by its number; an error goes to ``failed``, or is
-        raised.
+        """Return the checked (prompt, response) of each text, by the text's number.
+
+        If ``failed`` is given, it gets the error of each text that cannot be scored, and the text
+        is left out. Otherwise the first error is raised.
         """
         expected = "expected one prompt per response, each a list of token ids"
         prompts = require_list(prompts, expected)
@@ -65,11 +74,13 @@ class Reader:
         pairs = {}
         for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
             try:
-                ids = self.ids(response, f"response {i}")
-                if not ids:
-                    none = f"response {i}: expected at least one token to score, got none"
-                    raise InvalidTextError(none)
-                pairs[i] = self.prompt(prompt, i, len(ids)), ids
+                response_ids = self.ids(response, f"response {i}")
+                if not response_ids:
+                    raise InvalidTextError(
+                        f"response {i}: expected at least one token to score, got none"
+                    )
+                prompt_ids = self.prompt(prompt, i, len(response_ids))
+                pairs[i] = (prompt_ids, response_ids)
             except GaussMarkError as error:
                 if failed is None:
                     raise
@@ -77,12 +88,15 @@ class Reader:
         return pairs
 
     def texts(self, texts: Texts, what: str) -> list[list[int]]:
-        """The ids of each text, however long or empty. ``what`` one is called in errors."""
+        """Return the ids of each text, however long or empty. Errors call a text ``what``."""
         texts = require_list(texts, f"expected a list of {what}s, each a list of token ids")
         return [self.ids(ids, f"{what} {i}") for i, ids in enumerate(texts)]
 
     def prompt(self, prompt: Ids, i: int = 0, n: int = 0) -> list[int]:
-        """The ids of prompt i; the context has room for n more. An empty one is the start token."""
+        """Return the ids of prompt number i. An empty prompt becomes the start token.
+
+        Raise InvalidTextError if the context cannot hold the prompt and n more tokens.
+        """
         ids = self.ids(prompt, f"prompt {i}") or [*self.start]
         if not ids:
             lacking = "an empty prompt needs a start token, and this config names none"
@@ -96,25 +110,29 @@ class Reader:
         return ids
 
     def ids(self, ids: Ids, what: str) -> list[int]:
-        """The ids as plain integers of the model's vocabulary."""
+        """Return the ids as plain integers, each of them in the model's vocabulary."""
         last = self.vocabulary - 1
         expected = f"{what}: expected token ids from 0 to {last}"
         if isinstance(ids, str):
             raise InvalidTextError(f"{expected}, got text; encode it first, e.g. lm.encode(text)")
-        ids = require_list(ids.tolist() if hasattr(ids, "tolist") else ids, expected)
+        if hasattr(ids, "tolist"):  # a tensor or an array
+            ids = ids.tolist()
         return [
             require_int(token, f"{what}, token {i}", least=0, most=last)
-            for i, token in enumerate(ids)
+            for i, token in enumerate(require_list(ids, expected))
         ]
 
 
 def config(model: PreTrainedModel) -> PreTrainedConfig:
-    """The configuration of a model's language part, also of a model that sees or hears."""
+    """Return the configuration of a model's language part, also for a model that sees or hears."""
     return Reader(model).config
 
 
 def check_text(text: Any, what: str = "text") -> None:
-    """InvalidTextError for anything but a string of whole characters, as tokenizers read it."""
+    """Raise InvalidTextError for anything but a string of whole characters.
+
+    Half a character (a lone surrogate) is a valid Python string, but tokenizers refuse it.
+    """
     if not isinstance(text, str):
         raise InvalidTextError(f"{what}: expected a string, got {shown(text)}")
     try:

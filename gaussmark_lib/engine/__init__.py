@@ -7,20 +7,20 @@
 ``checkpoints``  a model's files before they are loaded; the model hub; a model's digest
 ``gguf_files``   GGUF files before they are loaded, and single matrices of them
 ``gguf_writing`` a copy of a GGUF file with some tensors replaced, streamed
-``llama_cpp``    llama.cpp's own server, which knows nothing of watermarks
+``llama_cpp``    llama.cpp's own server, which does not know about watermarks
 ``packages``     models and texts that come as Python packages
 ``human_texts``  human texts, document by document; which are reserved for the pilot
 ``arithmetic``   dtypes, evaluation mode, what rounding takes
 ``decoding``     a cache with reserved memory; transformers' own ``generate``
 ``corpus``       prose of the installed packages
 ``text_files``   files of texts: .csv, .json, .jsonl, .txt, …
-``typography``   characters that software puts in place of a model's own
+``typography``   characters that software puts in place of a model's characters
 ``terms``        a gradient by its terms
-``hooks``        gradients that begin at a layer; another noise for each row of a batch
-``blocks``       padded batches, noises and gradients within a bounded memory
+``hooks``        gradients that begin at a layer; a different noise for each row of a batch
+``blocks``       padded batches; noises and gradients in bounded memory
 ``registry``     functions by name, such as schemes and corruptions
 ================ ===================================================================================
 
 A module here imports ``errors``, ``files`` and ``tokens``, and nothing else of the library. A new
-one needs a line above and a test against the slow obvious way.
+module needs a line above and a test against the slow obvious way.
 """

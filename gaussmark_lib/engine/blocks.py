@@ -1,4 +1,4 @@
-"""Many texts and many keys at a time: batches and blocks that memory has room for, and padding."""
+"""Many texts and many keys at a time: batches and blocks that fit in memory, and padding."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -10,13 +10,19 @@ from torch.nn.utils.rnn import pad_sequence
 from gaussmark_lib.errors import require_int
 from gaussmark_lib.tokens import Texts
 
-LOGITS = 1 << 26  # numbers of logits that one pass makes at most, where it has several texts
+LOGITS = 1 << 26  # the most logits of a pass that has several texts
 HELD = 1 << 30  # bytes of noises that are held at a time; and of gradients
+FLOAT32 = 4  # bytes
 
 
 def batches(vocabulary: int, lengths: dict[int, int], batch_size: int) -> Iterator[list[int]]:
-    """Texts of like length, shortest first, as many at a time as ``batch_size`` and ``LOGITS``
-    allow; ``lengths`` has the tokens of each text by its number.
+    """Yield batches of texts of similar length, shortest first.
+
+    A batch has as many texts as ``batch_size`` and ``LOGITS`` allow. ``lengths`` has the number of
+    tokens of each text, by the text's number.
+
+    >>> list(batches(100, {0: 30, 1: 10, 2: 20}, batch_size=2))
+    [[1, 2], [0]]
     """
     require_int(batch_size, "batch_size")
     batch: list[int] = []
@@ -31,26 +37,40 @@ def batches(vocabulary: int, lengths: dict[int, int], batch_size: int) -> Iterat
 
 
 def at_once(n_keys: int, d: int) -> tuple[int, int]:
-    """How many texts, and how many keys, to hold at a time, with d numbers each. Where not all
-    noises fit in ``HELD`` bytes, each block of texts draws them again.
+    """Return how many texts, and how many keys, to hold at a time, with d numbers each.
+
+    If not all noises fit in ``HELD`` bytes, each block of texts draws them again.
     """
-    n_held = max(4, HELD // (4 * d))
+    n_held = max(4, HELD // (FLOAT32 * d))
     if n_keys > n_held:
+        # Many texts per block: the noises are drawn again for each block.
         return max(8, n_held), n_held
-    return min(max(1, (n_held - n_keys) // 2), 32), n_keys  # a text's gradient, and a copy
+    n_texts = (n_held - n_keys) // 2  # a text has a gradient and a copy of it
+    return min(max(1, n_texts), 32), n_keys
 
 
 def in_lists(items: Iterable, n: int) -> Iterator[list]:
-    """The items in lists of n; the last may be shorter."""
-    items = iter(items)
-    return iter(lambda: list(islice(items, n)), [])
+    """Yield the items in lists of n; the last list may be shorter.
+
+    >>> list(in_lists(range(5), 2))
+    [[0, 1], [2, 3], [4]]
+    """
+    remaining = iter(items)
+    while part := list(islice(remaining, n)):
+        yield part
 
 
 def padded(rows: Texts, side: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(ids, mask), both (rows, longest row), int64; shorter rows have 0 in both on one side."""
+    """Return (ids, mask), both (rows, longest row) and int64.
+
+    Shorter rows have 0 in both on the given side, ``"left"`` or ``"right"``.
+
+    >>> ids, mask = padded([[5, 6], [7]], "left", torch.device("cpu"))
+    >>> ids.tolist(), mask.tolist()
+    ([[5, 6], [0, 7]], [[1, 1], [0, 1]])
+    """
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]
     mask = [torch.ones_like(row) for row in ids]
-    return (
-        pad_sequence(ids, batch_first=True, padding_side=side).to(device),
-        pad_sequence(mask, batch_first=True, padding_side=side).to(device),
-    )
+    padded_ids = pad_sequence(ids, batch_first=True, padding_side=side)
+    padded_mask = pad_sequence(mask, batch_first=True, padding_side=side)
+    return padded_ids.to(device), padded_mask.to(device)

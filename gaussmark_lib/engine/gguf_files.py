@@ -29,7 +29,7 @@ MAGIC = b"GGUF"
 TOKENIZER = ("tokenizer.ggml.model", "tokenizer.ggml.tokens")
 SPLIT = "split.count"
 ADVICE = "Expected a whole .gguf file of a language model; copy or download it again"
-# names in transformers' table that are no architecture of a language model that continues text
+# names in transformers' table that are not architectures of language models that continue text
 NOT_MODELS = {"general", "tokenizer", "t5", "umt5"}
 # architectures that transformers reads under another name than the file's
 OTHER_NAMES = {"qwen2moe", "qwen3moe", "gpt-oss", "minimax-m2"}
@@ -50,7 +50,7 @@ PLAIN = {
     "stablelm",
     "starcoder2",
 }
-# the same, but for the order of the rows of q and k
+# the same, except for the order of the rows of q and k
 PERMUTED = {"llama"}
 N_HEADS = {"attn_q": "head_count", "attn_k": "head_count_kv"}  # the header's name for each
 EMBEDDING = "token_embd.weight"
@@ -64,8 +64,10 @@ _one_at_a_time = threading.Lock()
 
 
 class Reader(gguf.GGUFReader):
-    """gguf's reader, over a plain array in place of a mapped one: slices of it are cheap, and a
-    header with 50,000 names is parsed more than three times as fast.
+    """gguf's reader, over a plain array instead of a mapped array.
+
+    Slices of a plain array are cheap, so a header with 50,000 names is parsed more than three times
+    as fast.
     """
 
     def __init__(self, path: str | Path):
@@ -74,7 +76,7 @@ class Reader(gguf.GGUFReader):
 
     @property
     def data(self) -> np.ndarray:
-        """The bytes of the file, still mapped."""
+        """Return the bytes of the file, still mapped."""
         return self._bytes
 
     @data.setter
@@ -84,55 +86,63 @@ class Reader(gguf.GGUFReader):
 
 @contextmanager
 def parsed_once() -> Iterator[None]:
-    """Inside the ``with``, a file's header and names are parsed once for all who ask, without a
-    progress bar: transformers parses them for the configuration, the tokenizer, the weights, and
-    each block's names, which takes three times as long.
+    """Parse a file's header and names only once inside the ``with``, without a progress bar.
+
+    transformers parses them again for the configuration, the tokenizer, the weights, and the names
+    of each block, which takes three times as long.
     """
     readers = cache(Reader)
 
-    def once(path: str | Path) -> Reader:
+    def parsed(path: str | Path) -> Reader:
         return readers(str(path))
+
+    def without_bar(tensors: Any, **_: Any) -> Any:
+        return tensors
 
     name_maps = cache(gguf.get_tensor_name_map)
     with (
-        _one_at_a_time,
-        patch.object(gguf, "GGUFReader", once),
-        patch(f"{__name__}._parsed", once),
+        _one_at_a_time,  # the patches are for the whole process
+        patch.object(gguf, "GGUFReader", parsed),
+        patch(f"{__name__}._parsed", parsed),
         patch.object(gguf, "get_tensor_name_map", name_maps),
-        patch.object(modeling_gguf_pytorch_utils, "tqdm", lambda tensors, **_: tensors),
+        patch.object(modeling_gguf_pytorch_utils, "tqdm", without_bar),
     ):
         yield
 
 
 def is_gguf(name: object) -> bool:
-    """Whether a model's name is that of a GGUF file, in whatever capitals."""
+    """Return whether a model's name is that of a GGUF file, in any capitalisation.
+
+    >>> is_gguf("folder/MODEL.GGUF"), is_gguf("folder")
+    (True, False)
+    """
     return str(name).lower().endswith(SUFFIX)
 
 
 def architectures() -> list[str]:
-    """The architectures, by GGUF's names, that transformers can read."""
-    known = {
+    """Return the architectures, by GGUF's names, that transformers can read."""
+    names = {
         *modeling_gguf_pytorch_utils.GGUF_SUPPORTED_ARCHITECTURES,
         *GGUF_CONFIG_ARCHS,
         *OTHER_NAMES,
     }
-    return sorted(known - NOT_MODELS)
+    return sorted(names - NOT_MODELS)
 
 
 def terms(path: Path) -> dict[str, Any]:
-    """What ``from_pretrained`` is told of a file: its name in its folder, and that its weights are
-    to be plain numbers.
+    """Return the arguments of ``from_pretrained`` for a file.
+
+    They are its name in its folder, and that its weights are to become plain numbers.
     """
     return {"gguf_file": path.name, "quantization_config": GgufConfig(dequantize=True)}
 
 
 def read(path: Path) -> Reader:
-    """The header and the places of the tensors of a file that can be loaded.
+    """Return the header and the places of the tensors of a file that can be loaded.
 
     Raises:
-        InvalidModelError: something else than a GGUF file, one that is truncated, one part of
-            several, one of an architecture that transformers cannot read, or one without a
-            tokenizer.
+        InvalidModelError: it is not a GGUF file, is truncated, is a part of several, has an
+            architecture that transformers cannot read, or has no tokenizer.
     """
     with path.open("rb") as file:
         start = file.read(len(MAGIC))
@@ -140,7 +150,7 @@ def read(path: Path) -> Reader:
         raise InvalidModelError(f"expected a GGUF file, which begins with {MAGIC!r}, got {start!r}")
     try:
         reader = _parsed(path)
-    except Exception as error:  # of NumPy: it reads behind the file's end
+    except Exception as error:  # NumPy's, if a header leads behind the file's end
         if "GGMLQuantizationType" in str(error):
             raise InvalidModelError(
                 f"expected tensors of types that gguf's Python package can read, but {error};"
@@ -151,7 +161,8 @@ def read(path: Path) -> Reader:
             f" ({type(error).__name__}); copy or download it again"
         ) from None
     _check_whole(reader, path)
-    if (n_parts := field(reader, SPLIT, 1)) > 1:
+    n_parts = field(reader, SPLIT, 1)
+    if n_parts > 1:
         raise InvalidModelError(
             f"expected one whole file, got a part of {n_parts}; join them first, by llama.cpp's"
             " `llama-gguf-split --merge FIRST-PART WHOLE.gguf`"
@@ -162,7 +173,8 @@ def read(path: Path) -> Reader:
             f"expected an architecture that transformers reads from GGUF, got {architecture!r};"
             f" it reads {', '.join(architectures())}. Load the model from its safetensors instead"
         )
-    if missing := [name for name in TOKENIZER if reader.get_field(name) is None]:
+    missing = [name for name in TOKENIZER if reader.get_field(name) is None]
+    if missing:
         raise InvalidModelError(
             f"expected a GGUF file with a tokenizer, found no {missing[0]}; convert the model"
             " again, with its vocabulary"
@@ -171,18 +183,21 @@ def read(path: Path) -> Reader:
 
 
 def _parsed(path: Path) -> Reader:
-    """What :func:`parsed_once` replaces."""
+    """Parse a file; :func:`parsed_once` replaces this function."""
     return Reader(path)
 
 
 def field(reader: gguf.GGUFReader, name: str, default: Any = None) -> Any:
-    """A value of the header, or the default where the file has none of that name."""
-    found = reader.get_field(name)
-    return default if found is None else found.contents()
+    """Return a value of the header, or the default if the file has no value of that name."""
+    header_field = reader.get_field(name)
+    return default if header_field is None else header_field.contents()
 
 
 def mark(reader: gguf.GGUFReader) -> dict[str, Any] | None:
-    """What a marked file says of its watermark, as the config of a marked folder does, or None."""
+    """Return what a marked file says about its watermark, or None.
+
+    It has the form that the config of a marked folder has.
+    """
     key_id = field(reader, KEY_ID)
     if key_id is None:
         return None
@@ -194,10 +209,10 @@ def mark(reader: gguf.GGUFReader) -> dict[str, Any] | None:
 
 
 def tensor(reader: gguf.GGUFReader, weight: str) -> gguf.gguf_reader.ReaderTensor:
-    """The file's tensor that holds a matrix, by transformers' name of it.
+    """Return the file's tensor that holds a matrix, by transformers' name of the matrix.
 
     Raises:
-        InvalidModelError: no such tensor, one that is shared or no matrix, or one whose layout in
+        InvalidModelError: there is no such tensor, it is shared or not a matrix, or its layout in
             files of this architecture is not known.
     """
     architecture = field(reader, "general.architecture", "")
@@ -210,15 +225,16 @@ def tensor(reader: gguf.GGUFReader, weight: str) -> gguf.gguf_reader.ReaderTenso
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     if name in (EMBEDDING, OUTPUT) and OUTPUT not in tensors:
         raise InvalidModelError(
-            f"expected a matrix that is one linear layer's own, but {shown(weight)} is shared with"
-            " the embedding; choose a matrix inside a block"
+            f"expected the matrix of a single linear layer, but {shown(weight)} is shared with the"
+            " embedding; choose a matrix inside a block"
         )
     if name not in tensors:
         raise InvalidModelError(
             f"expected a matrix {shown(weight)}, found none; it is another architecture, or not a"
             " checkpoint of the whole model"
         )
-    if (n_dimensions := len(tensors[name].shape)) != 2:
+    n_dimensions = len(tensors[name].shape)
+    if n_dimensions != 2:
         raise InvalidModelError(
             f"expected a matrix {shown(weight)}, but {name} has {n_dimensions} dimensions; choose"
             " the matrix of a linear layer"
@@ -227,19 +243,19 @@ def tensor(reader: gguf.GGUFReader, weight: str) -> gguf.gguf_reader.ReaderTenso
 
 
 def matrix(reader: gguf.GGUFReader, weight: str) -> Float[Tensor, "d_out d_in"]:
-    """A matrix of a file by transformers' name of it, dequantised, its rows in transformers' order.
+    """Return a matrix of a file, dequantised, by transformers' name and in transformers' row order.
 
     Raises:
         InvalidModelError: as :func:`tensor`, and for a type that gguf's Python cannot read.
     """
-    found = tensor(reader, weight)
-    return decoded(reader, found.name, found.data, found.tensor_type)
+    stored = tensor(reader, weight)
+    return decoded(reader, stored.name, stored.data, stored.tensor_type)
 
 
 def decoded(
     reader: gguf.GGUFReader, name: str, data: np.ndarray, kind: gguf.GGMLQuantizationType
 ) -> Float[Tensor, "d_out d_in"]:
-    """The numbers of a tensor's bytes, float32, its rows in transformers' order."""
+    """Return the numbers of a tensor's bytes, float32, its rows in transformers' order."""
     try:
         theta = torch.tensor(gguf.quants.dequantize(data, kind))
     except NotImplementedError:
@@ -257,23 +273,25 @@ def encoded(
     theta: Float[Tensor, "d_out d_in"],
     kind: gguf.GGMLQuantizationType,
 ) -> np.ndarray:
-    """The bytes of a tensor with these numbers, its rows in llama.cpp's order; the inverse of
-    :func:`decoded`, up to rounding.
+    """Return the bytes of a tensor with these numbers, its rows in llama.cpp's order.
+
+    It is the inverse of :func:`decoded`, up to rounding.
     """
     n_heads = _permuted_heads(reader, name)
     stored = _alternating(theta, n_heads) if n_heads else theta
-    with np.errstate(over="ignore"):  # an infinity is seen by who asks what was rounded away
+    with np.errstate(over="ignore"):  # ``arithmetic.carried`` refuses an infinity
         return gguf.quants.quantize(stored.contiguous().numpy(), kind)
 
 
 def n_numbers(reader: gguf.GGUFReader) -> int:
-    """Numbers in all tensors, once they are dequantised."""
+    """Return how many numbers all tensors have once they are dequantised."""
     return sum(int(tensor.n_elements) for tensor in reader.tensors)
 
 
 def as_plain(model: PreTrainedModel) -> PreTrainedModel:
-    """The model without transformers' note that it was quantised: its weights are plain numbers
-    now, and ``save_pretrained`` refuses a quantised model.
+    """Remove transformers' note that the model was quantised, and return the model.
+
+    Its weights are plain numbers now, and ``save_pretrained`` refuses a quantised model.
     """
     model.hf_quantizer = None
     model.is_quantized = False
@@ -283,7 +301,9 @@ def as_plain(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _check_whole(reader: gguf.GGUFReader, path: Path) -> None:
-    end = max((int(tensor.data_offset + tensor.n_bytes) for tensor in reader.tensors), default=0)
+    """Raise InvalidModelError if the file ends before its last tensor."""
+    ends = [int(tensor.data_offset + tensor.n_bytes) for tensor in reader.tensors]
+    end = max(ends, default=0)
     size = path.stat().st_size
     if end > size or not reader.tensors:
         raise InvalidModelError(
@@ -292,7 +312,7 @@ def _check_whole(reader: gguf.GGUFReader, path: Path) -> None:
 
 
 def _name(reader: gguf.GGUFReader, architecture: str, weight: str) -> str | None:
-    """A file's own name for a matrix that transformers calls ``weight``."""
+    """Return the file's name for a matrix that transformers calls ``weight``."""
     numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
     n_blocks = int(_required(reader, f"{architecture}.block_count"))
     names = gguf.get_tensor_name_map(numbers[architecture], n_blocks)
@@ -300,25 +320,28 @@ def _name(reader: gguf.GGUFReader, architecture: str, weight: str) -> str | None
 
 
 def _required(reader: gguf.GGUFReader, name: str) -> Any:
-    """A value of the header that the file must have."""
-    if (value := field(reader, name)) is None:
+    """Return a value of the header that the file must have."""
+    value = field(reader, name)
+    if value is None:
         raise InvalidModelError(f"expected a GGUF file with {name} in its header, found none")
     return value
 
 
 def _permuted_heads(reader: gguf.GGUFReader, name: str) -> int | None:
-    """The number of heads over whose rows llama.cpp alternates, where it does so in this tensor."""
+    """Return the number of heads if llama.cpp permutes the rows of each head in this tensor."""
     architecture = field(reader, "general.architecture")
-    heads = N_HEADS.get(name.split(".")[-2])
+    heads = N_HEADS.get(name.split(".")[-2])  # "blk.0.attn_q.weight" → "attn_q"
     if architecture not in PERMUTED or heads is None:
         return None
-    of_all = _required(reader, f"{architecture}.attention.head_count")
-    return int(field(reader, f"{architecture}.attention.{heads}", of_all))
+    n_heads = _required(reader, f"{architecture}.attention.head_count")
+    return int(field(reader, f"{architecture}.attention.{heads}", n_heads))
 
 
 def _in_halves(theta: Float[Tensor, "d_out d_in"], n_heads: int) -> Float[Tensor, "d_out d_in"]:
-    """Undo llama.cpp's order of the rows of q and k, in which the two halves of each head, which a
-    rotation pairs, alternate.
+    """Undo llama.cpp's order of the rows of q and k.
+
+    A rotation pairs the two halves of each head; in llama.cpp's order the rows of the two halves
+    alternate.
     """
     d_out, d_in = theta.shape
     alternating = theta.reshape(n_heads, d_out // n_heads // 2, 2, d_in)
@@ -326,12 +349,12 @@ def _in_halves(theta: Float[Tensor, "d_out d_in"], n_heads: int) -> Float[Tensor
 
 
 def _alternating(theta: Float[Tensor, "d_out d_in"], n_heads: int) -> Float[Tensor, "d_out d_in"]:
-    """The order of llama.cpp: the two halves of each head alternate."""
+    """Put the rows into llama.cpp's order, in which the two halves of each head alternate."""
     d_out, d_in = theta.shape
     halves = theta.reshape(n_heads, 2, d_out // n_heads // 2, d_in)
     return halves.transpose(1, 2).reshape(d_out, d_in)
 
 
 def dtype_of(dtype: str | torch.dtype) -> str | torch.dtype:
-    """The dtype to dequantise to: float32 for ``"auto"``, as a GGUF file has many types."""
+    """Return the dtype to dequantise to: float32 for ``"auto"``, as a GGUF file has many types."""
     return "float32" if dtype == "auto" else dtype

@@ -21,10 +21,10 @@ from gaussmark_lib import files
 from gaussmark_lib.engine import gguf_files
 from gaussmark_lib.errors import InvalidModelError
 
-COUNTS = 8  # where the number of tensors stands
-VALUES = 24  # where the values begin
+COUNTS = 8  # the place of the number of tensors
+VALUES = 24  # the place of the first value
 PLACE = struct.Struct("<IQ")  # the end of a tensor's entry: its type, and its offset
-AT_ONCE = 1 << 24  # bytes that are copied at once
+AT_ONCE = 1 << 24  # bytes that are copied at a time
 
 Kind = gguf.GGMLQuantizationType
 Tensor = gguf.gguf_reader.ReaderTensor
@@ -37,15 +37,16 @@ def write(
     data: Callable[[Tensor], np.ndarray],
     added: Mapping[str, str | float] | None = None,
 ) -> None:
-    """Write a copy of a file, complete or not at all. It needs no more memory than ``data`` does
-    for a single tensor.
+    """Write a copy of a file, complete or not at all.
+
+    It needs no more memory than ``data`` does for a single tensor.
 
     Args:
-        reader: of the file that is copied.
-        path: where nothing may be yet.
-        kinds: the types of the tensors that are replaced, by the file's names.
-        data: the new bytes of such a tensor, for its new type.
-        added: values for the header, after those that it has.
+        reader: the file that is copied.
+        path: the new file, which must not exist.
+        kinds: the new types of the tensors that are replaced, by the file's names.
+        data: returns the new bytes of such a tensor, in its new type.
+        added: more values for the header, after the values of the copied file.
     """
     if reader.byte_order != "I":
         raise InvalidModelError(
@@ -67,7 +68,10 @@ def write(
 
 
 def n_bytes(tensor: Tensor, kind: Kind) -> int:
-    """How many bytes a tensor of this type has; InvalidModelError where its rows do not fit."""
+    """Return how many bytes a tensor of this type has.
+
+    Raise InvalidModelError if its rows are not a multiple of the type's blocks.
+    """
     block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     n_columns = int(tensor.shape[0])
     if n_columns % block:
@@ -81,7 +85,7 @@ def n_bytes(tensor: Tensor, kind: Kind) -> int:
 def _header(
     reader: gguf.GGUFReader, kinds: Mapping[str, Kind], added: Mapping[str, str | float]
 ) -> bytes:
-    """All that stands before the data."""
+    """Return everything before the data."""
     n_values = reader.fields["GGUF.kv_count"].contents() + len(added)
     entries_begin = reader.tensors[0].field.offset
     parts = [
@@ -95,13 +99,15 @@ def _header(
         begin = tensor.field.offset
         end = begin + sum(int(part.nbytes) for part in tensor.field.parts)
         kind = kinds.get(tensor.name, tensor.tensor_type)
-        parts += [reader.data[begin : end - PLACE.size].tobytes(), PLACE.pack(kind, offset)]
+        unchanged = reader.data[begin : end - PLACE.size]  # the tensor's name and shape
+        parts.append(unchanged.tobytes())
+        parts.append(PLACE.pack(kind, offset))
         offset += _padded(n_bytes(tensor, kind), reader.alignment)
     return b"".join(parts)
 
 
 def _value(name: str, value: str | float) -> bytes:
-    """A value of the header: its name, its type and itself."""
+    """Return a value of the header: its name, its type and its content."""
     if isinstance(value, str):
         kind = gguf.GGUFValueType.STRING
         content = _text(value)
@@ -112,25 +118,34 @@ def _value(name: str, value: str | float) -> bytes:
 
 
 def _text(text: str) -> bytes:
+    """Return a text as GGUF stores it: its length in bytes, then UTF-8."""
     content = text.encode()
     return struct.pack("<Q", len(content)) + content
 
 
 def _copy(base: BinaryIO, tensor: Tensor, out: BinaryIO) -> None:
-    """The bytes of a tensor, a part at a time: of a mapped file, all would stay in memory."""
+    """Copy the bytes of a tensor, a part at a time.
+
+    They are read, because the bytes of a mapped file would all stay in memory.
+    """
     base.seek(tensor.data_offset)
-    left = int(tensor.n_bytes)
-    while left:
-        part = base.read(min(left, AT_ONCE))
+    n_remaining = int(tensor.n_bytes)
+    while n_remaining:
+        part = base.read(min(n_remaining, AT_ONCE))
         if not part:
             raise InvalidModelError(f"the base file became shorter while {tensor.name} was copied")
         out.write(part)
-        left -= len(part)
+        n_remaining -= len(part)
 
 
 def _pad(out: BinaryIO, alignment: int) -> None:
-    out.write(bytes(_padded(out.tell(), alignment) - out.tell()))
+    """Write zero bytes up to the next multiple of the alignment."""
+    size = out.tell()
+    n_zeros = _padded(size, alignment) - size
+    out.write(bytes(n_zeros))
 
 
 def _padded(size: int, alignment: int) -> int:
-    return int(-(-size // alignment) * alignment)
+    """Return the smallest multiple of the alignment that is at least ``size``."""
+    n_units = -(-size // alignment)  # rounded up
+    return int(n_units * alignment)

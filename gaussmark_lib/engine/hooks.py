@@ -1,5 +1,5 @@
-"""What is done to a layer while a model computes, by hooks: its inputs are kept and the graph
-begins at its output, or each row of a batch gets a noise of its own. A layer is anything with a
+"""What hooks do to a layer while a model computes: they keep its inputs and make the graph begin at
+its output, or they add a different noise to each row of a batch. A layer is anything with a
 ``name`` and a ``module``.
 """
 
@@ -22,7 +22,7 @@ PRODUCT_PER_NOISE = ("cpu",)  # devices that compute longer than they take to st
 
 
 class _Product(NamedTuple):
-    """One matrix product for the noises of some rows of a batch, all z shared by equally many."""
+    """One matrix product for the noises of some rows of a batch; each z belongs to equally many."""
 
     rows: Tensor  # their numbers: those of the first noise, then those of the second, …
     sigmas: Float[Tensor, "rows 1 1"]
@@ -33,8 +33,10 @@ class _Product(NamedTuple):
 def row_noise(
     model: PreTrainedModel, layers: Sequence, rows: Sequence[RowNoise | None]
 ) -> Iterator[None]:
-    """Inside the ``with``, row i of a batch is computed by its own p_{θ+ξ}, y = θ·x + σ(z·x), or by
-    p_θ. Rows may have noise in different layers.
+    """Compute row i of a batch by p_{θ+ξ} of that row's noise inside the ``with``.
+
+    A row's noise is added as y = θ·x + σ(z·x). A row without a noise is computed by p_θ. Rows may
+    have noise in different layers.
     """
     positions = 0
 
@@ -65,7 +67,7 @@ def row_noise(
 def _products(
     noises: Sequence[tuple[float, Tensor] | None], device: torch.device
 ) -> list[_Product]:
-    """What to compute for the (σ, z) of each row in one layer, or None.
+    """Return the products for the (σ, z) of each row in one layer; None for a row without noise.
 
     On a processor, each z has its product. On a GPU, starting a product takes longer than computing
     it: all z with equally many rows have one product, and are moved there once.
@@ -96,8 +98,9 @@ def _products(
 
 
 class Call(NamedTuple):
-    """One use of a layer in a forward pass: its place in the list, its input and its output, where
-    the graph begins.
+    """A use of a layer in a forward pass: the layer's number, its input and its output.
+
+    The graph begins at the output.
     """
 
     layer: int
@@ -107,23 +110,26 @@ class Call(NamedTuple):
 
 @contextmanager
 def traced(model: PreTrainedModel, layers: Sequence) -> Iterator[list[Call]]:
-    """Inside the ``with``, each use of these layers in a forward pass is kept, in its order, and
-    the graph begins at their outputs: nothing below is differentiated. DegenerateScoreError where
-    one of them is not used.
+    """Keep each use of these layers in a forward pass inside the ``with``, in order.
+
+    The graph begins at their outputs: nothing below is differentiated. Raise DegenerateScoreError
+    if one of the layers is not used.
     """
     calls: list[Call] = []
-    shape: tuple[int, int] = 0, 0  # (texts, positions)
+    shape: tuple[int, int] = (0, 0)  # (texts, positions)
 
     def observe(_, inputs, output):
         nonlocal shape
         shape = output.shape[:2]
 
     def keep(number: int, _, inputs, output):
-        a, y = (by_text(x, shape, layers[number].name) for x in (inputs[0].detach(), output))
-        if not y.requires_grad:
+        name = layers[number].name
+        a = by_text(inputs[0].detach(), shape, name)
+        y = by_text(output, shape, name)
+        if not y.requires_grad:  # no marked layer lies below
             y = y.detach().requires_grad_()
         calls.append(Call(number, a, y))
-        return y.view(output.shape).clone()  # which the model may write to, as Falcon does
+        return y.view(output.shape).clone()  # the model may write to it, as Falcon does
 
     with ExitStack() as hooks:
         hooks.enter_context(model.get_input_embeddings().register_forward_hook(observe))
@@ -131,20 +137,24 @@ def traced(model: PreTrainedModel, layers: Sequence) -> Iterator[list[Call]]:
             hooks.enter_context(layer.module.register_forward_hook(partial(keep, number)))
         yield calls
     used = {call.layer for call in calls}
-    if unused := [layer.name for number, layer in enumerate(layers) if number not in used]:
+    unused = [layer.name for number, layer in enumerate(layers) if number not in used]
+    if unused:
         expected = f"expected texts that depend on {unused[0]}, which was not used"
         raise DegenerateScoreError(f"{expected}; choose another weight, and no compiled model")
 
 
 def by_text(x: Tensor, shape: tuple[int, int], name: str) -> Float[Tensor, "texts n d"]:
-    """A layer's input or output by texts; a mixture of experts shows some layers all positions of
-    all texts in one row. ``shape``: (texts, positions) of the forward pass.
+    """Return a layer's input or output by texts.
+
+    ``shape`` is (texts, positions) of the forward pass. Some layers of a mixture of experts get all
+    positions of all texts in a single row.
     """
+    n_texts, n_positions = shape
     if x.ndim == 2 and len(x) == math.prod(shape):
         return x.unflatten(0, shape)
-    if x.ndim != 3 or len(x) != shape[0] or x.shape[1] > shape[1]:
+    if x.ndim != 3 or len(x) != n_texts or x.shape[1] > n_positions:
         raise InvalidModelError(
-            f"expected {name} to be applied to {shape[0]} texts × {shape[1]} positions, got a shape"
-            f" {tuple(x.shape)}; choose another weight"
+            f"expected {name} to be applied to {n_texts} texts × {n_positions} positions, got a"
+            f" shape {tuple(x.shape)}; choose another weight"
         )
     return x

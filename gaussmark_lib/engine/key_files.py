@@ -1,5 +1,6 @@
-"""Files of keys. A secret shows in no traceback, not even in one that prints local variables: what
-reads and writes returns the reason of a failure, and the caller raises without the content.
+"""Files of keys. A secret never shows in a traceback, not even in one that prints local variables.
+So functions that read or write a key return the reason of a failure, and their caller raises the
+error, in a place where no variable has the content.
 """
 
 import hashlib
@@ -21,9 +22,11 @@ PARTIAL = ".partial-key"  # how the name of a half-written file ends; `make clea
 
 
 class Binding(BaseModel):
-    """What a key was made for. ``base_sha256`` is of θ, ``model_sha256`` of all weights
-    (``checkpoints.digest``); ``sigma_carried`` is the σ that θ + ξ has after rounding to the
-    weights' dtype. Several weights have several σ, shapes and so on, in their order.
+    """What a key was made for.
+
+    ``base_sha256`` is the hash of θ, and ``model_sha256`` that of all weights
+    (``checkpoints.digest``). ``sigma_carried`` is the σ that θ + ξ has after rounding to the
+    weights' dtype. For several weights there are several σ, shapes and so on, in the same order.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -32,12 +35,13 @@ class Binding(BaseModel):
     sigma: float | tuple[float, ...]
     rank_dropped: int
     base_sha256: str
-    side: str = "left"  # what files say that are older than the choice
+    side: str = "left"  # older files do not say it, and mean this
     sigma_carried: float | tuple[float, ...] | None = None
     model_sha256: str | None = None
-    file_sha256: str | None = None  # of the one file that the model was read from, as a GGUF file
-    edited: float = Field(0.0, ge=0, lt=1)  # what share of its tokens a text's test allows for
-    noise_sha256: str | None = None  # of earlier versions, like the next one
+    file_sha256: str | None = None  # of the model's file, if it was read from one file, as GGUF
+    edited: float = Field(0.0, ge=0, lt=1)  # the share of replaced tokens that a test allows for
+    # Earlier versions wrote these two.
+    noise_sha256: str | None = None
     weights: tuple[tuple[str, str], ...] | None = None
 
 
@@ -51,19 +55,24 @@ class _File(BaseModel):
 
 
 def derived(secret: bytes, purpose: str) -> bytes:
-    """32 bytes for one purpose, from which neither the secret nor those for another purpose can be
-    computed.
+    """Return 32 bytes for one purpose.
+
+    Neither the secret nor the bytes for another purpose can be computed from them.
     """
     return hmac.digest(secret, f"gaussmark {purpose}".encode(), "sha256")
 
 
 def key_id(secret: bytes) -> str:
-    """Eight hexadecimal digits that name a key without giving it away."""
+    """Return eight hexadecimal digits that name a key without giving it away.
+
+    >>> key_id(bytes(16))
+    '487660b5'
+    """
     return hashlib.sha256(b"gaussmark key id" + secret).hexdigest()[:8]
 
 
 def write(secret: bytes, binding: Binding | None, path: Path) -> str | None:
-    """Writes a key file, complete or not at all; the reason why not, where it could not."""
+    """Write a key file, complete or not at all. Return None, or the reason why it failed."""
     content = {"format": FORMAT, "key_id": key_id(secret), "secret": secret.hex()}
     content["binding"] = binding.model_dump(mode="json") if binding else None
     content["seal"] = _seal(secret, content)
@@ -72,7 +81,7 @@ def write(secret: bytes, binding: Binding | None, path: Path) -> str | None:
         handle, partial = tempfile.mkstemp(PARTIAL, f".{path.name}.", path.parent)  # mode 0600
         with os.fdopen(handle, "w") as file:
             json.dump(content, file, indent=1)
-        os.link(partial, path)  # never overwrites, unlike a renaming
+        os.link(partial, path)  # never overwrites, unlike a rename
     except FileExistsError:
         return (
             f"{path} exists; a key is never overwritten: text marked with it could not be detected"
@@ -90,10 +99,11 @@ def write(secret: bytes, binding: Binding | None, path: Path) -> str | None:
 
 
 def read(path: Path) -> tuple[bytes, Binding | None] | str:
-    """The secret and the binding in a file, or why there is none."""
+    """Return the secret and the binding in a file, or the reason why they cannot be read."""
     try:
         with open(path, "rb", opener=files.opener) as file:
-            mode, text = os.fstat(file.fileno()).st_mode, file.read(MOST_BYTES)
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(MOST_BYTES)
         content = json.loads(text)
         file = _File.model_validate_json(text)  # of ``content``, strictness would refuse lists
     except OSError as error:
@@ -104,7 +114,7 @@ def read(path: Path) -> tuple[bytes, Binding | None] | str:
             f"{path} is not a key file: missing or malformed: {', '.join(places) or 'all of it'};"
             " restore it from a copy"
         )
-    except (ValueError, RecursionError):  # of JSON, UTF-8, and numbers with thousands of digits
+    except (ValueError, RecursionError):  # broken JSON or UTF-8, numbers of thousands of digits
         return (
             f"{path} is not a complete key file: expected JSON as Key.save writes it; restore it"
             " from a copy"
@@ -121,14 +131,14 @@ def read(path: Path) -> tuple[bytes, Binding | None] | str:
     if stat.S_ISREG(mode) and mode & 0o077:
         return (
             f"{path} is open to others (mode {stat.S_IMODE(mode):03o}): expected a key file that"
-            f" only its owner can read; `chmod 600 {shlex.quote(str(path))}` mends it. Whoever may"
-            " have read it can detect and remove the watermark: then make a new key"
+            f" only its owner can read; run `chmod 600 {shlex.quote(str(path))}`. Anyone who has"
+            " read it can detect and remove the watermark: in that case make a new key"
         )
     return secret, file.binding
 
 
 def _seal(secret: bytes, content: dict) -> str:
-    """An HMAC under the secret, of everything else."""
+    """Return an HMAC under the secret, of everything else in the file."""
     public = {name: value for name, value in content.items() if name != "seal"}
     text = json.dumps(public, sort_keys=True).encode()
     return hmac.new(derived(secret, "key file seal"), text, "sha256").hexdigest()

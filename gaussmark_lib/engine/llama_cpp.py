@@ -1,4 +1,4 @@
-"""llama.cpp's own server in this process: the extra ``engine``. It knows nothing of watermarks."""
+"""llama.cpp's own server in this process: the extra ``engine``. It knows no watermarks."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ from typing import Any
 from gaussmark_lib.errors import GaussMarkError
 
 CONTEXT = 512  # tokens of a question and its answer
-# a draw from the model's own distribution; the engine's defaults cut it off
+# a draw from the model's whole distribution, of which the engine's defaults cut off the tail
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
 def is_installed() -> bool:
-    """Whether the extra ``engine`` is there."""
+    """Return whether the extra ``engine`` is installed."""
     return find_spec("xllamacpp") is not None
 
 
@@ -31,7 +31,7 @@ def serve(
         parallel: how many questions are answered at a time.
 
     Raises:
-        GaussMarkError: without the extra ``engine``, or for a file that llama.cpp cannot serve.
+        GaussMarkError: the extra ``engine`` is not installed, or llama.cpp cannot serve the file.
     """
     if not is_installed():
         raise GaussMarkError(
@@ -42,7 +42,7 @@ def serve(
 
     params = engine.CommonParams()
     params.model.path = str(path)
-    params.n_ctx = parallel * CONTEXT
+    params.n_ctx = parallel * CONTEXT  # the context is shared
     params.n_parallel = parallel
     params.n_gpu_layers = 0
     params.warmup = False
@@ -52,10 +52,11 @@ def serve(
         params.cache_type_k = engine.ggml_type.GGML_TYPE_Q8_0
         params.cache_type_v = engine.ggml_type.GGML_TYPE_Q8_0
     if draft:
-        simple = engine.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE
-        params.speculative.types = [simple]
-        params.speculative.draft.mparams.path = str(draft)
-        threads += [params.speculative.draft.cpuparams, params.speculative.draft.cpuparams_batch]
+        types = engine.common_speculative_type
+        speculative = params.speculative
+        speculative.types = [types.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        speculative.draft.mparams.path = str(draft)
+        threads += [speculative.draft.cpuparams, speculative.draft.cpuparams_batch]
     for cpu in threads:
         cpu.n_threads = int(os.environ.get("OMP_NUM_THREADS", 1))
     try:
@@ -74,13 +75,13 @@ def answers(
     is_chat: bool = True,
     parallel: int = 1,
 ) -> list[dict]:
-    """What the server says to each question: its whole response, with its timings.
+    """Return the server's response to each question, with its timings.
 
     Args:
         n_tokens: the most tokens of an answer.
-        first_seed: of the first answer; the next one has the next seed.
-        sampling: what a request says of sampling, by llama.cpp's names.
-        is_chat: whether a question is the user's turn of a chat; if not, the model goes on from it.
+        first_seed: the seed of the first answer; each next answer has the next seed.
+        sampling: the settings of sampling in a request, by llama.cpp's names.
+        is_chat: whether a question is the user's turn of a chat; if not, the model continues it.
     """
 
     def ask(number: int) -> dict:
@@ -96,8 +97,14 @@ def answers(
 
 
 def text(response: dict) -> str:
-    """The characters of an answer; GaussMarkError where the server refused the question."""
+    """Return the characters of an answer; raise GaussMarkError if the server refused the question.
+
+    >>> text({"choices": [{"message": {"content": "Good morning."}}]})
+    'Good morning.'
+    """
     if "choices" not in response:
         raise GaussMarkError(f"llama.cpp gave no answer: {response.get('error', response)}")
     [choice] = response["choices"]
-    return choice["message"]["content"] if "message" in choice else choice["text"]
+    if "message" in choice:  # the answer in a chat
+        return choice["message"]["content"]
+    return choice["text"]

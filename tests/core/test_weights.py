@@ -82,7 +82,7 @@ def test_an_unknown_weight_lists_the_nearest_names(model, weight, near):
     ],
 )
 def test_what_is_no_linear_layers_own_matrix(architecture, weight):
-    with pytest.raises(InvalidWatermarkError, match=rf"one linear layer's own .*got '{weight}'"):
+    with pytest.raises(InvalidWatermarkError, match=rf"a single linear layer .*got '{weight}'"):
         Watermark(weight, 0.05).on(tiny_models.build(architecture))
 
 
@@ -94,7 +94,7 @@ def test_the_stacked_experts_of_a_mixture_carry_none(name):
     assert model.get_parameter(expert.partition("[")[0]).ndim == 3
     assert not [weight for weight in weights.names(model) if ".experts." in weight]
     with pytest.raises(
-        InvalidWatermarkError, match=rf"one linear layer's own .*got '{re.escape(expert)}'"
+        InvalidWatermarkError, match=rf"a single linear layer .*got '{re.escape(expert)}'"
     ) as error:
         Watermark(expert, 0.05).on(model)
     nearest = str(error.value).partition("nearest names are: ")[2].partition(";")[0].split(", ")
@@ -112,7 +112,7 @@ def test_an_embedding_carries_none(is_tied):
     assert ("lm_head.weight" in weights.names(model)) == (not is_tied)
     for name in ("transformer.wte.weight", "transformer.wpe.weight"):
         assert name not in weights.names(model)
-        with pytest.raises(InvalidWatermarkError, match=f"one linear layer's own .*got '{name}'"):
+        with pytest.raises(InvalidWatermarkError, match=f"a single linear layer .*got '{name}'"):
             Watermark(name, 0.05).on(model)
 
 
