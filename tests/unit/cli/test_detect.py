@@ -369,7 +369,10 @@ def test_untrusted_users_get_a_word_and_nothing_else(lm, keys, tmp_path, capsys)
     assert rows(capsys, *words, "--batch", "1")[1][1:] == found
     last = ["answer", "--text", of, *options, "--key"]
     assert answer(capsys, *last, keys[1])[:2] == (0, f"{wanted[0]}\n")
-    for other, why in ((["--level", "0.1"], "level: the state has"), (["--edited", "0.3"], "edited")):
+    for other, why in (
+        (["--level", "0.1"], "level: the state has"),
+        (["--edited", "0.3"], "edited"),
+    ):
         code, out, err = answer(capsys, *last, keys[1], *other)
         assert (code, out, why in err) == (cli.REFUSED, "", True)
     code, _, err = answer(capsys, *last, keys[0])
