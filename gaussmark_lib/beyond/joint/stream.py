@@ -155,8 +155,9 @@ def log_bets(
 
     It is what the text adds to log E.
     """
-    log_e = promised * innovation - np.square(promised) / 2
-    return np.logaddexp(np.log1p(-share), np.log(share) + log_e)
+    log_not_marked = np.log1p(-share)
+    log_marked = np.log(share) + promised * innovation - np.square(promised) / 2
+    return np.logaddexp(log_not_marked, log_marked)
 
 
 def _evidence(promised: float, answer: Answer, share: float, state: State) -> dict[str, object]:

@@ -205,5 +205,4 @@ def _radii(psi: float, m: int) -> tuple[np.ndarray, np.ndarray]:
     log_density = (
         special.xlogy(m - 1, r) - r**2 / 2 - special.gammaln(m / 2) - (m / 2 - 1) * np.log(2)
     )
-    dr = s / r * ds
-    return r, np.exp(log_density) * dr
+    return r, np.exp(log_density) * s / r * ds  # dr = s/r ds
