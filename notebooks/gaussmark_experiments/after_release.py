@@ -387,7 +387,8 @@ def by_engine(
         starts = texts.prompts(lm, text, n_keys, OPENING, seed=seed)
         prompts = [lm.decode(ids) for ids in starts]
     asked = {"n_base": min(n_few, n_keys), "seed": seed}
-    with engine.files(models.gguf_file(model), wm) as files:
+    is_small = n_keys <= 10  # a key has six files of the size of the model
+    with engine.files(models.gguf_file(model), wm, keep=is_small) as files:
         alarms = engine.alarms(lm, files, others, level)
         weights = engine.weights(files, keys)
         of_files = engine.answers(lm, files, keys, engine.FILES, prompts, n_tokens, **asked)

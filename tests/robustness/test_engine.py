@@ -36,7 +36,7 @@ LEAST = {
 
 @pytest.fixture(scope="module")
 def files():
-    with served.files(models.gguf_file("smollm2"), WM) as files:
+    with served.files(models.gguf_file("smollm2"), WM, keep=True) as files:
         yield files
 
 

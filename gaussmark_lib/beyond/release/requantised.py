@@ -26,6 +26,8 @@ from gaussmark_lib.errors import InvalidModelError, require_one_of
 TYPES = ("Q8_0", "Q6_K", "Q5_K", "Q4_K", "Q4_0")
 FALLBACK = {Kind.Q6_K: Kind.Q8_0, Kind.Q5_K: Kind.Q5_1, Kind.Q4_K: Kind.Q5_0}
 ENGINES_OWN = {Kind.Q6_K, Kind.Q5_K, Kind.Q4_K}  # gguf's Python reads but does not write them
+# both write these, with the same bytes; llama.cpp is four times as fast
+EITHER = {Kind.Q5_1, Kind.Q5_0, Kind.Q4_0}
 # Matrices that llama.cpp never quantises.
 KEPT = ("_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight")
 KEPT_PARTS = ("ssm_conv1d", "shortconv.conv")
@@ -97,7 +99,8 @@ def converted(tensor: gguf.gguf_reader.ReaderTensor, kind: Kind) -> np.ndarray:
 
 
 def _quantised(numbers: np.ndarray, kind: Kind) -> np.ndarray:
-    if kind not in ENGINES_OWN:
+    is_by_engine = kind in ENGINES_OWN or (kind in EITHER and _library() is not None)
+    if not is_by_engine:
         return gguf.quants.quantize(numbers, kind)
     n_rows, n_columns = numbers.shape
     block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
@@ -116,16 +119,24 @@ def _quantised(numbers: np.ndarray, kind: Kind) -> np.ndarray:
     return content
 
 
-@cache
 def _ggml() -> ctypes.CDLL:
-    """llama.cpp's arithmetic, from the library of the extra ``engine``."""
-    package = importlib.util.find_spec("xllamacpp")
-    libraries = [*Path(package.origin).parent.glob("xllamacpp*.so")] if package else []
-    if not libraries:
+    """Return llama.cpp's arithmetic; raise InvalidModelError without the extra ``engine``."""
+    library = _library()
+    if library is None:
         raise InvalidModelError(
             "K-quants need llama.cpp's library, which is not installed; `pip install"
             " gaussmark[engine]` installs it. Q8_0 and Q4_0 do not need it"
         )
-    library = ctypes.CDLL(str(libraries[0]))
+    return library
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """Return the shared library of the extra ``engine``, or None without the extra."""
+    package = importlib.util.find_spec("xllamacpp")
+    paths = [*Path(package.origin).parent.glob("xllamacpp*.so")] if package else []
+    if not paths:
+        return None
+    library = ctypes.CDLL(str(paths[0]))
     library.ggml_quantize_chunk.restype = ctypes.c_size_t
     return library

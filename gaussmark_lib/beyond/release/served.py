@@ -109,6 +109,7 @@ class Files:
     base: Path
     wm: Watermark
     folder: Path
+    keep: bool = False  # the files of each key, until the folder is removed
     readers: dict[Path, gguf_files.Reader] = field(default_factory=dict)
 
     def reader(self, path: Path) -> gguf_files.Reader:
@@ -146,10 +147,10 @@ class Files:
         """Return Δ = θ′ − θ, with the watermarked and the base file in the same quantisation."""
         base = self.reader(self.unmarked(quantisation))
         theta = gguf_files.matrix(base, self.wm.weight)
-        if quantisation is None:
-            exported = self.reader(self.marked(key, None))
-            marked = gguf_files.matrix(exported, self.wm.weight)
-        else:
+        if quantisation is None or self.keep:
+            file = self.reader(self.marked(key, quantisation))
+            marked = gguf_files.matrix(file, self.wm.weight)
+        else:  # only the tensor is needed
             name, content, kind = self.content(key, quantisation)
             marked = gguf_files.decoded(base, name, content, kind)
         return marked - theta
@@ -162,17 +163,23 @@ class Files:
         return tensor.name, requantised.converted(tensor, kind), kind
 
     def forget(self, key: Key) -> None:
-        """Remove the files of a key."""
+        """Remove the files of a key, unless they are to be kept."""
+        if self.keep:
+            return
         for path in self.folder.glob(f"{key.key_id}.*"):
             self.readers.pop(path, None)  # which holds the file open
             path.unlink()
 
 
 @contextmanager
-def files(base: Path, wm: Watermark) -> Iterator[Files]:
-    """Give the files of a measurement, in a folder that is removed at the end."""
+def files(base: Path, wm: Watermark, *, keep: bool = False) -> Iterator[Files]:
+    """Give the files of a measurement, in a folder that is removed at the end.
+
+    ``keep`` is for a few keys: a second function needs not make their files again. A key has six
+    files of the size of the base.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        yield Files(base, wm, Path(folder))
+        yield Files(base, wm, Path(folder), keep)
 
 
 def weights(files: Files, keys: Sequence[Key]) -> pd.DataFrame:
