@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -235,7 +235,7 @@ def _passes(
                 w = _weights(weigh, pairs, log_p_of_texts, end)
                 weights[is_scored] = torch.from_numpy(w).to(log_p)
             is_last = len(directions) == n_passes - 1
-            slope = _slope(
+            slope = arithmetic.slope_(
                 p=p if is_last else p.clone(),  # is overwritten
                 targets=targets,
                 weights=weights - shorter_weights[i],
@@ -256,17 +256,6 @@ def _passes(
             shorter_slopes[i] = slopes
     inputs = [(call.layer, call.a) for call in calls]
     return _Passes(inputs, directions, log_p_of_texts)
-
-
-def _slope(
-    p: Float[Tensor, "texts n vocabulary"],
-    targets: Int[Tensor, "texts n"],
-    weights: Float[Tensor, "texts n"],
-) -> Float[Tensor, "texts n vocabulary"]:
-    """Return ∂/∂logits of Σ_t w_t log p_t, which is w_t (onehot(y_t) − p_t), in place of ``p``."""
-    w = weights[..., None]
-    slope = p.mul_(-w)
-    return slope.scatter_add_(-1, targets[..., None], w)
 
 
 def _weights(

@@ -10,7 +10,6 @@ that two layers share (a tied head) cannot be marked.
 
 import difflib
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from gaussmark_lib import rank_reduce, tokens
+from gaussmark_lib.engine import hooks
 from gaussmark_lib.engine.checkpoints import check_finite
 from gaussmark_lib.errors import (
     InvalidWatermarkError,
@@ -190,7 +190,7 @@ class Weight:
     """
 
     def __init__(self, model: PreTrainedModel, name: str):
-        layers = _layers(model)
+        layers = hooks.own_linears(model)
         if not isinstance(name, str) or name not in layers:
             similar = difflib.get_close_matches(str(name), layers, n=3, cutoff=0.4)
             nearest = similar or list(layers)[:3]
@@ -236,7 +236,7 @@ class Weight:
 def names(model: PreTrainedModel) -> list[str]:
     """Return the full names of the matrices that can carry a watermark, in the model's order."""
     tokens.config(model)  # raises if it is not a model
-    return list(_layers(model))
+    return list(hooks.own_linears(model))
 
 
 def some_weights(model: PreTrainedModel, n: int | None) -> list[str]:
@@ -261,20 +261,3 @@ def block(weight: str) -> str | None:
     '4'
     """
     return next((part for part in weight.split(".") if part.isdigit()), None)
-
-
-def _layers(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """Return the layers whose matrix can carry a watermark, by the matrix's full name."""
-    uses = Counter(
-        id(parameter)
-        for module in model.modules()
-        for parameter in module.parameters(recurse=False)
-    )
-    return {
-        f"{name}.weight": module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D)
-        and module.weight.ndim == 2
-        and min(module.weight.shape) > 1
-        and uses[id(module.weight)] == 1  # no other layer shares it
-    }

@@ -16,7 +16,7 @@
 ``text_files``   files of texts: .csv, .json, .jsonl, .txt, …
 ``typography``   characters that software puts in place of a model's characters
 ``terms``        a gradient by its terms
-``hooks``        gradients that begin at a layer; a different noise for each row of a batch
+``hooks``        linear layers; gradients that begin at one; a noise for each row of a batch
 ``blocks``       padded batches; noises and gradients in bounded memory
 ``registry``     functions by name, such as schemes and corruptions
 ================ ===================================================================================

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -40,6 +40,17 @@ def log_softmax_(logits: Float[Tensor, "texts n v"]) -> Float[Tensor, "texts n v
         for part in text.split(TOKENS_AT_ONCE):
             part.copy_(part.log_softmax(-1))
     return logits
+
+
+def slope_(
+    p: Float[Tensor, "texts n vocabulary"],
+    targets: Int[Tensor, "texts n"],
+    weights: Float[Tensor, "texts n"],
+) -> Float[Tensor, "texts n vocabulary"]:
+    """Return ∂/∂logits of Σ_t w_t log p_t, which is w_t (onehot(y_t) − p_t), in place of ``p``."""
+    w = weights[..., None]
+    slope = p.mul_(-w)
+    return slope.scatter_add_(-1, targets[..., None], w)
 
 
 @contextmanager

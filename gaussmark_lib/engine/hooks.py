@@ -4,7 +4,7 @@ its output, or they add a different noise to each row of a batch. A layer is any
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
 
@@ -95,6 +96,23 @@ def _products(
         )
         products.append(product)
     return products
+
+
+def own_linears(model: PreTrainedModel) -> dict[str, nn.Module]:
+    """Return the layers whose matrix can carry a watermark, by the matrix's full name."""
+    uses = Counter(
+        id(parameter)
+        for module in model.modules()
+        for parameter in module.parameters(recurse=False)
+    )
+    return {
+        f"{name}.weight": module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D)
+        and module.weight.ndim == 2
+        and min(module.weight.shape) > 1
+        and uses[id(module.weight)] == 1  # no other layer shares it
+    }
 
 
 class Call(NamedTuple):

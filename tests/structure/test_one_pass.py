@@ -14,7 +14,7 @@ from gaussmark_lib import generate, perturb, score
 
 CORE = Path(gaussmark_lib.__file__).parent
 MOST_FILES = 9  # of the flat core; ``engine`` stands behind it
-MOST_FUNCTIONS = 32  # of these, without the checks of ``errors``, which every entry point calls
+MOST_FUNCTIONS = 30  # of these, without the checks of ``errors``, which every entry point calls
 MOST_VISITS = 2  # of one call to a file, from other files
 CHECKS = "errors.py"
 
