@@ -33,7 +33,16 @@ from transformers import (
 )
 
 from gaussmark_experiments.kgw_baseline import continued, stock_generate
-from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats, texts
+from gaussmark_lib import (
+    generate,
+    gradients,
+    likelihood,
+    models,
+    perturb,
+    score,
+    stats,
+    texts,
+)
 from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.release import attacks, provenance
 from gaussmark_lib.beyond.release import served as engine
@@ -48,11 +57,18 @@ from gaussmark_lib.workbench.plots.panels import panels
 RELEASED = "as released"
 OPENING = 32  # tokens that a model without a chat template goes on from
 SMALL = 0.25  # of ξ: the step at which slopes are taken, forwards and back
-ROUNDED, PRUNED, MERGED = "rounded", "pruned", "merged"
-TRAINED, KNOWING = "fine-tuned", "knows the scheme"
+ROUNDED = "rounded"
+PRUNED = "pruned"
+MERGED = "merged"
+TRAINED = "fine-tuned"
+KNOWING = "knows the scheme"
 STUDENT = "a student of its texts"
-HALF, SHRUNK, RETRAINED = "half the base", "shrunk", "one matrix retrained"
-TASK, SPHERE, MEAN = "plus a sibling's task", "halfway to a sibling", "mean with 3 siblings"
+HALF = "half the base"
+SHRUNK = "shrunk"
+RETRAINED = "one matrix retrained"
+TASK = "plus a sibling's task"
+SPHERE = "halfway to a sibling"
+MEAN = "mean with 3 siblings"
 Attack = Callable[[PreTrainedModel], PreTrainedModel]
 
 
@@ -70,8 +86,15 @@ def attacks_on(
     siblings of the base and a retrained matrix, which begins at 0, for the first. A student is the
     base, trained for the last on what the release writes after the first halves of the texts.
     """
-    base, merged = lm.model, attacks.merged
-    tuned = partial(attacks.fine_tuned, texts=texts, lr=lr, batch_size=batch_size, seed=seed)
+    base = lm.model
+    merged = attacks.merged
+    tuned = partial(
+        attacks.fine_tuned,
+        texts=texts,
+        lr=lr,
+        batch_size=batch_size,
+        seed=seed,
+    )
     sibling = cache(lambda i: tuned(base, steps=steps[0], seed=seed + i))
 
     def retrained(model: PreTrainedModel) -> PreTrainedModel:
@@ -86,22 +109,43 @@ def attacks_on(
     own = Key.from_seed(10**6 + 3 * 10**12 * seed)  # the attacker's: no pair of any seed has it
     made = {RELEASED: (RELEASED, deepcopy)}
     for bits in (8, 4, 3):
-        made[f"{bits} bits"] = ROUNDED, partial(attacks.rounded, bits=bits)
+        made[f"{bits} bits"] = (
+            ROUNDED,
+            partial(attacks.rounded, bits=bits),
+        )
     made["NF4"] = ROUNDED, attacks.nf4
     for share in (0.2, 0.5):
-        made[f"pruned, {share:.0%}"] = PRUNED, partial(attacks.pruned, share=share)
-    made["Wanda, 50%"] = PRUNED, partial(attacks.pruned, share=0.5, how="wanda", texts=texts[:16])
+        made[f"pruned, {share:.0%}"] = (
+            PRUNED,
+            partial(attacks.pruned, share=share),
+        )
+    made["Wanda, 50%"] = (
+        PRUNED,
+        partial(attacks.pruned, share=0.5, how="wanda", texts=texts[:16]),
+    )
     task = {"shares": [1.0, 1.0], "how": "task", "base": base}
     made[HALF] = MERGED, lambda model: merged([model, base])
     made[TASK] = MERGED, lambda model: merged([model, sibling(0)], **task)
-    made[SPHERE] = MERGED, lambda model: merged([model, sibling(0)], how="slerp")
-    made[MEAN] = MERGED, lambda model: merged([model, *map(sibling, range(3))])
+    made[SPHERE] = (
+        MERGED,
+        lambda model: merged([model, sibling(0)], how="slerp"),
+    )
+    made[MEAN] = (
+        MERGED,
+        lambda model: merged([model, *map(sibling, range(3))]),
+    )
     for n in steps:
         made[f"fine-tuned, {n} steps"] = TRAINED, partial(tuned, steps=n)
     made["LoRA"] = TRAINED, partial(tuned, steps=steps[0], lora_rank=8)
     made[STUDENT] = TRAINED, student
-    made["re-noised"] = KNOWING, lambda model: attacks.renoised(model, wm, own)
-    made[SHRUNK] = KNOWING, partial(attacks.shrunk, name=wm.weight, sigma=wm.sigma)
+    made["re-noised"] = (
+        KNOWING,
+        lambda model: attacks.renoised(model, wm, own),
+    )
+    made[SHRUNK] = (
+        KNOWING,
+        partial(attacks.shrunk, name=wm.weight, sigma=wm.sigma),
+    )
     made[RETRAINED] = KNOWING, retrained
     return made
 
@@ -128,8 +172,13 @@ def measured(
     likely than under the release. Of the checkpoint, on each of its rows: ``psi_w, share`` (s), and
     ``change``, ‖θ′ − θ − ξ‖/‖ξ‖.
     """
-    tables, placed, written = [], wm.on(lm.model), 0.0
-    weighings = [channel.weights(lm.model, 0.0), channel.weights(lm.model, edited)]
+    tables = []
+    placed = wm.on(lm.model)
+    written = 0.0
+    weighings = [
+        channel.weights(lm.model, 0.0),
+        channel.weights(lm.model, edited),
+    ]
     plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed, **sampling)
     for r, rows in enumerate(np.array_split(np.arange(pairs.n), n_releases)):
         x, y, own = ([texts[i] for i in rows] for texts in (pairs.prompts, plain, human))
@@ -165,7 +214,11 @@ def measured(
 
 
 def along(
-    lm: models.LM, wm: Watermark, xi: Float[Tensor, "d_out d_in"], prompts: Texts, texts: Texts
+    lm: models.LM,
+    wm: Watermark,
+    xi: Float[Tensor, "d_out d_in"],
+    prompts: Texts,
+    texts: Texts,
 ) -> list[Float[Tensor, "n vocabulary"]]:
     """e_t(v)/(σ‖G‖) of every token that could stand at each place of each text."""
     each = gradients.gradients(lm.model, prompts, texts, wm)
@@ -207,7 +260,10 @@ def means(table: pd.DataFrame, column: str, by: Sequence[str] = ("attack",)) -> 
 
 
 def ratio(
-    table: pd.DataFrame, names: Sequence[str], column: str = "psi", base: str | None = None
+    table: pd.DataFrame,
+    names: Sequence[str],
+    column: str = "psi",
+    base: str | None = None,
 ) -> stats.Estimate:
     """Mean of a column after these attacks, divided by that of the release's ψ, or of the column
     ``base`` after the same attacks.
@@ -251,9 +307,20 @@ def pooled(releases: pd.DataFrame, served: pd.DataFrame) -> dict[str, Any]:
     by_texts = "ψ of texts, divided by the release's"
     findings = [
         claims.finding(
-            f"{by_texts}: 4 bits", left["4 bits"], least=0.85, most=1.05, law=1.0, planned=n
+            f"{by_texts}: 4 bits",
+            left["4 bits"],
+            least=0.85,
+            most=1.05,
+            law=1.0,
+            planned=n,
         ),
-        claims.finding(f"{by_texts}: fine-tuned", left[most_steps], least=0.3, most=0.8, planned=n),
+        claims.finding(
+            f"{by_texts}: fine-tuned",
+            left[most_steps],
+            least=0.3,
+            most=0.8,
+            planned=n,
+        ),
         claims.finding(
             "nats per token that human text pays for a shrunk matrix",
             nats[SHRUNK],
@@ -292,12 +359,17 @@ def law(change: Float[np.ndarray, " n"], d: int) -> Float[np.ndarray, " n"]:
 
 
 def alarms(
-    lm: models.LM, wm: Watermark, made: Mapping[str, tuple[str, Attack]], n_keys: int, level: float
+    lm: models.LM,
+    wm: Watermark,
+    made: Mapping[str, tuple[str, Attack]],
+    n_keys: int,
+    level: float,
 ) -> pd.DataFrame:
     """The attacks on the base, which has no mark: ``attack``, and the share of fresh keys that ψ of
     weights calls its own, ``value, low, high, n``.
     """
-    keys, rows = [Key.from_seed(2 * 10**6 + i) for i in range(n_keys)], []
+    keys = [Key.from_seed(2 * 10**6 + i) for i in range(n_keys)]
+    rows = []
     for name, (_, attack) in made.items():
         if name not in (RELEASED, HALF):  # these leave the base as it is
             found = provenance.weights(lm.model, attack(lm.model), wm, keys)
@@ -307,7 +379,13 @@ def alarms(
 
 
 def served(
-    lm: models.LM, pairs: Pairs, wm: Watermark, n_tokens: int, *, beams: int, seed: int = 0
+    lm: models.LM,
+    pairs: Pairs,
+    wm: Watermark,
+    n_tokens: int,
+    *,
+    beams: int,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """A text of each pair by each way of serving: ``way, pair, psi, wrong`` (under another pair's
     key) and ``forecast`` (σ‖G‖). The last three are of a released checkpoint per pair.
@@ -320,7 +398,8 @@ def served(
         "repetition penalty 1.3": {"processor": lambda _: RepetitionPenaltyLogitsProcessor(1.3)},
         "greedy": {"temperature": 0.0},
     }
-    asked, marks = (lm.model, pairs.prompts), [(wm, key) for key in pairs.keys]
+    asked = (lm.model, pairs.prompts)
+    marks = [(wm, key) for key in pairs.keys]
     texts = {
         way: generate.sample(*asked, n_tokens, marks=marks, seed=seed, **options)
         for way, options in ways.items()
@@ -392,7 +471,13 @@ def by_engine(
         weights = engine.weights(files, keys)
         of_files = engine.answers(lm, files, keys, engine.FILES, prompts, n_tokens, **asked)
         of_ways = engine.answers(
-            lm, files, keys[:n_few], engine.SERVING, prompts, n_tokens, **asked
+            lm,
+            files,
+            keys[:n_few],
+            engine.SERVING,
+            prompts,
+            n_tokens,
+            **asked,
         )
     answers = pd.concat([of_files, of_ways], ignore_index=True)
     return ByEngine(weights, engine.forecasts(answers, weights), alarms)
@@ -403,7 +488,8 @@ def means_by_engine(found: ByEngine) -> pd.DataFrame:
     an estimate.
     """
     is_marked = found.answers["is_marked"]
-    marked, unmarked = found.answers[is_marked], found.answers[~is_marked]
+    marked = found.answers[is_marked]
+    unmarked = found.answers[~is_marked]
     columns = {
         "marked file, its key": (marked, "psi"),
         "forecast": (unmarked, "forecast"),
@@ -457,18 +543,33 @@ def outcomes_by_engine(
     odds = [binomtest(row.n_hits, row.n_keys, level) for row in found.alarms.itertuples()]
     is_kept = bool(min(odd.pvalue for odd in odds) > 1e-5)
     checks = [
-        claims.check("another key finds nothing in answers", wrong.low <= 0 <= wrong.high),
-        claims.check("unmarked files of five types keep the level over keys", is_kept),
+        claims.check(
+            "another key finds nothing in answers",
+            wrong.low <= 0 <= wrong.high,
+        ),
+        claims.check(
+            "unmarked files of five types keep the level over keys",
+            is_kept,
+        ),
     ]
     return findings, checks
 
 
 def assisted(
-    model: PreTrainedModel, draft: PreTrainedModel, prompt: list[int], n_tokens: int, seed: int
+    model: PreTrainedModel,
+    draft: PreTrainedModel,
+    prompt: list[int],
+    n_tokens: int,
+    seed: int,
 ) -> list[int]:
     """Speculative sampling by transformers: ``draft`` proposes tokens, the model takes or exchanges
     them so that its own distribution is kept (Leviathan et al. 2023).
     """
     torch.manual_seed(seed)
-    drafted = {"assistant_model": draft, "do_sample": True, "top_k": 0, "use_cache": True}
+    drafted = {
+        "assistant_model": draft,
+        "do_sample": True,
+        "top_k": 0,
+        "use_cache": True,
+    }
     return continued(model, prompt, n_tokens, **drafted)

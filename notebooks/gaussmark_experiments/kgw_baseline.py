@@ -23,7 +23,15 @@ from transformers import PreTrainedModel
 
 from gaussmark_experiments import robustness
 from gaussmark_experiments.one_key_in_production import Human
-from gaussmark_lib import divergence, generate, likelihood, models, perturb, stats, texts
+from gaussmark_lib import (
+    divergence,
+    generate,
+    likelihood,
+    models,
+    perturb,
+    stats,
+    texts,
+)
 from gaussmark_lib.beyond.schemes import GaussMark, GumbelMax, SynthID
 from gaussmark_lib.engine.arithmetic import wide
 from gaussmark_lib.engine.blocks import in_lists
@@ -44,7 +52,10 @@ SHARPER = robustness.SHARPER
 AT_COST = "GaussMark at KGW-1's cost"
 TASKS = {  # of several kinds of answer: what to ask, and for what
     "code": (
-        ("Write a Python function that {}.", "Write a JavaScript function that {}."),
+        (
+            "Write a Python function that {}.",
+            "Write a JavaScript function that {}.",
+        ),
         (
             "reverses a string",
             "finds the largest number of a list",
@@ -69,7 +80,10 @@ TASKS = {  # of several kinds of answer: what to ask, and for what
         ),
     ),
     "list": (
-        ("Make a numbered list of twelve {}.", "List {}, one per line, with a remark on each."),
+        (
+            "Make a numbered list of twelve {}.",
+            "List {}, one per line, with a remark on each.",
+        ),
         (
             "countries of Europe",
             "animals of the forest",
@@ -123,7 +137,12 @@ ITERATIONS = 3  # of σ² times a price that was wanted over the price that was 
 
 
 def contenders(
-    wm: Watermark, key: Key, *, context: int, depth: int, dtype: str | None = None
+    wm: Watermark,
+    key: Key,
+    *,
+    context: int,
+    depth: int,
+    dtype: str | None = None,
 ) -> dict[str, Scheme]:
     """The schemes that write. ``context`` is Gumbel-max's, ``depth`` SynthID's."""
     return {
@@ -181,7 +200,12 @@ def prices_along(lm: models.LM, scheme: Scheme, pairs: Pairs, plain: Texts) -> p
 
 
 def at_equal_price(
-    lm: models.LM, wm: Watermark, rival: Scheme, pilot: Pairs, plain: Texts, price: str
+    lm: models.LM,
+    wm: Watermark,
+    rival: Scheme,
+    pilot: Pairs,
+    plain: Texts,
+    price: str,
 ) -> Watermark:
     """``wm`` with the σ at which it has the rival's mean price (a column of :func:`prices_along`)
     along the pilot's plain texts: price ∝ σ² to first order, and a few steps of that.
@@ -190,7 +214,10 @@ def at_equal_price(
     for _ in range(ITERATIONS):
         scheme = GaussMark(wm, pilot.keys[0])
         found = prices_along(lm, scheme, pilot, plain)[price].mean()
-        wm = replace(wm, sigma=float(wm.sigma * np.sqrt(np.clip(wanted / found, 0.1, 10))))
+        wm = replace(
+            wm,
+            sigma=float(wm.sigma * np.sqrt(np.clip(wanted / found, 0.1, 10))),
+        )
     return wm
 
 
@@ -220,7 +247,12 @@ def at_prices_of(
 def plain_texts(lm: models.LM, pairs: Pairs, n_tokens: int, n_draws: int, **options) -> list[Texts]:
     """Several draws of plain texts for each prompt; options are those of ``generate.sample``."""
     prompts = pairs.prompts * n_draws
-    return [*in_lists(generate.sample(lm.model, prompts, n_tokens, **options), pairs.n)]
+    return [
+        *in_lists(
+            generate.sample(lm.model, prompts, n_tokens, **options),
+            pairs.n,
+        )
+    ]
 
 
 def by_length(
@@ -237,7 +269,14 @@ def by_length(
     owner = range(pairs.n)
     for name, scheme in tried.items():
         if isinstance(scheme, GaussMark):
-            tested = lm, [scheme], pairs.keys, pairs.prompts, written[name], owner
+            tested = (
+                lm,
+                [scheme],
+                pairs.keys,
+                pairs.prompts,
+                written[name],
+                owner,
+            )
             [table] = robustness.under_own_keys(*tested, lengths=lengths)
         else:  # text after text, so that what belongs to a key is made once
             firsts = [ids[:n] for ids in written[name] for n in lengths]
@@ -261,7 +300,11 @@ def with_and_without_prompt(
     prompts; the other schemes' tests never look at a prompt.
     """
     blind = Pairs([[] for _ in pairs.keys], pairs.keys)
-    again = {NO_PROMPT: tried["GaussMark"]}, blind, {NO_PROMPT: written["GaussMark"]}
+    again = (
+        {NO_PROMPT: tried["GaussMark"]},
+        blind,
+        {NO_PROMPT: written["GaussMark"]},
+    )
     tables = [by_length(lm, *one, lengths) for one in ((tried, pairs, written), again)]
     return pd.concat(tables, ignore_index=True)
 
@@ -273,7 +316,9 @@ def first_below(log10_p: ArrayLike, lengths: ArrayLike, level: float) -> float:
     >>> first_below([-1.0, -3.0], [10, 20], 1e-2), first_below([-1.0, -3.0], [10, 20], 1e-4)
     (15.0, 21.0)
     """
-    y, x, wanted = np.asarray(log10_p, float), np.asarray(lengths, float), np.log10(level)
+    y = np.asarray(log10_p, float)
+    x = np.asarray(lengths, float)
+    wanted = np.log10(level)
     below = np.flatnonzero(y <= wanted)
     if not below.size:
         return float(x[-1] + 1)
@@ -361,7 +406,10 @@ def in_tokens(
 
 
 def changes(
-    lm: models.LM, pairs: Pairs, written: Mapping[str, Texts], plain: Sequence[Texts]
+    lm: models.LM,
+    pairs: Pairs,
+    written: Mapping[str, Texts],
+    plain: Sequence[Texts],
 ) -> dict[str, np.ndarray]:
     """Δ cross-entropy of each text, nats per token, by scheme: less the mean of plain texts for the
     same prompt. The first draw of plain texts is the control, and the others are subtracted.
@@ -375,7 +423,10 @@ def changes(
 
 
 def divergences(
-    lm: models.LM, tried: Mapping[str, Scheme], pairs: Pairs, written: Mapping[str, Texts]
+    lm: models.LM,
+    tried: Mapping[str, Scheme],
+    pairs: Pairs,
+    written: Mapping[str, Texts],
 ) -> dict[str, np.ndarray]:
     """KL(q ‖ p) of each text under the key that wrote it, nats per token, by scheme: of the first
     texts, as many as there are pairs. A plain text costs nothing.
@@ -410,7 +461,11 @@ def by_version(edited: pd.DataFrame) -> pd.DataFrame:
 
 def draw_left(table: pd.DataFrame, x: str, title: str, caption: str, name: str) -> Figure:
     """The share detected at level 0.01 by scheme and column x, kept in the record as ``name``."""
-    look = {"at": {"level": 0.01}, "ylim": (-0.02, 1.02), "ylabel": "share detected at level 0.01"}
+    look = {
+        "at": {"level": 0.01},
+        "ylim": (-0.02, 1.02),
+        "ylabel": "share detected at level 0.01",
+    }
     figure = panels(table, x, by="scheme", title=title, caption=caption, **look)
     return record.save_figure(figure, name)
 
@@ -445,11 +500,22 @@ def at_temperatures(
     """
     tables = []
     for temperature in temperatures:
-        options = {"temperature": temperature, "batch_size": batch_size, "seed": seed}
+        options = {
+            "temperature": temperature,
+            "batch_size": batch_size,
+            "seed": seed,
+        }
         written = robustness.texts_by_scheme(lm, tried, pairs, n_tokens, **options)
         for name, scheme in tried.items():
             owner = range(pairs.n)
-            tested = lm, [scheme], pairs.keys, pairs.prompts, written[name], owner
+            tested = (
+                lm,
+                [scheme],
+                pairs.keys,
+                pairs.prompts,
+                written[name],
+                owner,
+            )
             [table] = robustness.under_own_keys(*tested)
             entropy, freedom = entropies(lm, pairs.prompts, written[name], (1.0, temperature))
             table = table[["text", "statistic", "p_value"]].assign(entropy=entropy, freedom=freedom)
@@ -526,7 +592,11 @@ def draw_freedom(cool: pd.DataFrame, level: float, caption: str) -> Figure:
 
 
 def crossing(
-    cool: pd.DataFrame, scheme: str, rival: str, level: float, n_resamples: int = 1_000
+    cool: pd.DataFrame,
+    scheme: str,
+    rival: str,
+    level: float,
+    n_resamples: int = 1_000,
 ) -> stats.Estimate:
     """The freedom (:func:`at_temperatures`) below which a scheme detects more than its rival.
 
@@ -583,12 +653,18 @@ def worst_by_chance(n_keys: int, n_texts: int, level: float) -> float:
 
 
 def stock_generate(
-    lm: models.LM, scheme: Scheme, prompt: list[int], key: Key, n_tokens: int, beams: int = 1
+    lm: models.LM,
+    scheme: Scheme,
+    prompt: list[int],
+    key: Key,
+    n_tokens: int,
+    beams: int = 1,
 ) -> list[int]:
     """transformers' own ``generate`` without sampling. Of GaussMark it knows nothing: it gets a
     changed model, as from a released checkpoint. KGW is a setting of its.
     """
-    inside, setting = nullcontext(), {"do_sample": False, "num_beams": beams}
+    inside = nullcontext()
+    setting = {"do_sample": False, "num_beams": beams}
     if isinstance(scheme, GaussMark):
         inside = watermarked(lm.model, scheme.wm, key)
     else:
@@ -616,7 +692,8 @@ def of_one_key(table: pd.DataFrame, odd: str) -> str:
     ``odd``.
     """
     per_key = table.groupby(["scheme", "kind"], sort=False)["share"]
-    worst, mean = per_key.max(), per_key.agg(stats.interval, share=True)
+    worst = per_key.max()
+    mean = per_key.agg(stats.interval, share=True)
     words = {
         name: ", ".join(f"{share:.0%} of {kind}" for (_, kind), share in shares_of_it.items())
         for name, shares_of_it in worst.groupby("scheme", sort=False)
@@ -639,6 +716,7 @@ def attained(n: int, share: float, level: float, test: str = "exact") -> float:
     (0.0625, 0.0)
     """
     greens = np.arange(n + 1)
-    normal, exact = norm.sf(z_score(greens, n, share)), exact_tail(greens, n, share)["p_value"]
+    normal = norm.sf(z_score(greens, n, share))
+    exact = exact_tail(greens, n, share)["p_value"]
     rejects = (normal if test == "z" else exact) <= level
     return float(binom.pmf(greens, n, share)[rejects].sum())

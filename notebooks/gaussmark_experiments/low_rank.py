@@ -31,8 +31,12 @@ from gaussmark_lib.workbench.plots import intervals, style
 from gaussmark_lib.workbench.plots.panels import panels
 
 VANILLA = "GaussMark"
-RIGHT, DIVIDED, FORGOTTEN = "P on both", "divided by σ‖G‖", "P forgotten in the test"
-OWN, HUMAN, PSI = "price on its own text", "price on human text", "mean ψ"
+RIGHT = "P on both"
+DIVIDED = "divided by σ‖G‖"
+FORGOTTEN = "P forgotten in the test"
+OWN = "price on its own text"
+HUMAN = "price on human text"
+PSI = "mean ψ"
 Norms = Mapping[str, Float[np.ndarray, "texts k"]]  # side → ‖PG‖ with 0, 1, 2… directions dropped
 
 
@@ -67,7 +71,9 @@ def gradient_norms(
     return {side: np.sqrt(rows) for side, rows in squares.items()}
 
 
-def shares(norms: Float[np.ndarray, "texts k"]) -> Float[np.ndarray, "texts k"]:
+def shares(
+    norms: Float[np.ndarray, "texts k"],
+) -> Float[np.ndarray, "texts k"]:
     """The share of each text's ‖G‖² in the top k directions."""
     return 1 - (norms / norms[:, :1]) ** 2
 
@@ -101,12 +107,17 @@ def named(wms: Sequence[Watermark], key: Key, dtype: str | None = None) -> dict[
 
 
 def texts_by_scheme(
-    lm: models.LM, schemes: Mapping[str, GaussMark], pairs: Pairs, n_tokens: int, **sampling
+    lm: models.LM,
+    schemes: Mapping[str, GaussMark],
+    pairs: Pairs,
+    n_tokens: int,
+    **sampling,
 ) -> dict[str, list[list[int]]]:
     """A text of each pair by each scheme, in one batch; pair i has the same random numbers in all
     schemes. Sampling is ``seed, top_p, temperature, until_end`` of ``generate.sample``.
     """
-    n, times = pairs.n, len(schemes)
+    n = pairs.n
+    times = len(schemes)
     marks = [(scheme.wm, key) for scheme in schemes.values() for key in pairs.keys]
     numbers = {"rows": [*range(n)] * times, "batch_size": 128, **sampling}
     texts = generate.sample(lm.model, pairs.prompts * times, n_tokens, marks=marks, **numbers)
@@ -139,7 +150,12 @@ def prices(
         ]
         per_token = nats / [len(text) for text in texts[name]]
         for quantity, value in ((OWN, per_token), (HUMAN, change)):
-            columns = {"scheme": name, "pair": range(pairs.n), "quantity": quantity, "value": value}
+            columns = {
+                "scheme": name,
+                "pair": range(pairs.n),
+                "quantity": quantity,
+                "value": value,
+            }
             tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
@@ -196,7 +212,11 @@ def misuses(
         for scheme in (wm, replace(wm, rank_dropped=0))
     )
     divided = right["psi"] * right["grad_norm"] / forgotten["grad_norm"]
-    psi = {RIGHT: right["psi"], DIVIDED: divided, FORGOTTEN: forgotten["psi"]}
+    psi = {
+        RIGHT: right["psi"],
+        DIVIDED: divided,
+        FORGOTTEN: forgotten["psi"],
+    }
     return {statistic: values.to_numpy() for statistic, values in psi.items()}
 
 
@@ -217,7 +237,10 @@ def of_scheme(over: pd.DataFrame, scheme: str) -> dict[str, stats.Estimate]:
 
 
 def left_in_words(
-    promised: Mapping[str, np.ndarray], scheme: str, even: float, measured: stats.Estimate
+    promised: Mapping[str, np.ndarray],
+    scheme: str,
+    even: float,
+    measured: stats.Estimate,
 ) -> str:
     """The sentence of what is left of ψ at one σ, where an even spread leaves the share ``even`` of
     ‖G‖².
@@ -230,14 +253,22 @@ def left_in_words(
 
 
 def draw_one_sigma(
-    measured: pd.DataFrame, promised: Mapping[str, np.ndarray], n_tokens: int, caption: str
+    measured: pd.DataFrame,
+    promised: Mapping[str, np.ndarray],
+    n_tokens: int,
+    caption: str,
 ) -> Figure:
     """Mean ψ of each scheme (``scheme, value, low, high``) beside its prediction."""
     forecast = pd.DataFrame(
         {"scheme": name} | stats.interval(values).row() for name, values in promised.items()
     )
     return panels(
-        pd.concat([measured.assign(by="measured"), forecast.assign(by="predicted")]),
+        pd.concat(
+            [
+                measured.assign(by="measured"),
+                forecast.assign(by="predicted"),
+            ]
+        ),
         "scheme",
         by="by",
         at={"no watermark": 0},
@@ -254,30 +285,60 @@ def draw_null(psi: Mapping[str, np.ndarray], caption: str) -> Figure:
         axes.ecdf(values, color=style.OTHERS[i], label=statistic)
     grid = np.linspace(-4, 4, 200)
     axes.plot(grid, norm.cdf(grid), **style.DASHED, label="N(0, 1)")
-    axes.set(xlabel="statistic of one human text", ylabel="share of keys at or below")
+    axes.set(
+        xlabel="statistic of one human text",
+        ylabel="share of keys at or below",
+    )
     style.legend_beside(axes)
     return style.caption(figure, caption, "Which statistics are N(0, 1) under fresh keys?")
 
 
 def draw_spectrum(
-    singular_values: np.ndarray, norms: Norms, shape: Sequence[int], caption: str
+    singular_values: np.ndarray,
+    norms: Norms,
+    shape: Sequence[int],
+    caption: str,
 ) -> Figure:
     """Left: the weight's singular values. Right: the share of ‖G‖² in the top k of each side's
     directions, mean and range over texts, beside the weight's own ‖θ‖².
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.0))
     energy = np.append(0, (singular_values**2).cumsum()) / (singular_values**2).sum()
-    left.plot(1 + np.arange(len(singular_values)), singular_values, color=style.THEORY)
-    left.set(xlabel="number of the direction", ylabel="singular value of θ", ylim=(0, None))
+    left.plot(
+        1 + np.arange(len(singular_values)),
+        singular_values,
+        color=style.THEORY,
+    )
+    left.set(
+        xlabel="number of the direction",
+        ylabel="singular value of θ",
+        ylim=(0, None),
+    )
     left.set_title("Does the weight have strong directions?")
     for side, n_directions, colour in zip(("left", "right"), shape, style.OTHERS, strict=False):
-        share, at = shares(norms[side]), np.arange(len(energy)) / n_directions
-        rows = pd.DataFrame({"value": share.mean(0), "low": share.min(0), "high": share.max(0)})
+        share = shares(norms[side])
+        at = np.arange(len(energy)) / n_directions
+        rows = pd.DataFrame(
+            {
+                "value": share.mean(0),
+                "low": share.min(0),
+                "high": share.max(0),
+            }
+        )
         label = f"of ‖G‖², {n_directions} {side} directions"
         intervals.band(right, at, rows, marker="", color=colour, label=label)
-        right.plot(at, energy, ":", color=colour, label=f"of the weight's ‖θ‖², {side}")
+        right.plot(
+            at,
+            energy,
+            ":",
+            color=colour,
+            label=f"of the weight's ‖θ‖², {side}",
+        )
     right.plot([0, 1], [0, 1], **style.THIN, label="an even spread")
-    right.set(xlabel="k/d: share of the side's directions", ylabel="share in the top k")
+    right.set(
+        xlabel="k/d: share of the side's directions",
+        ylabel="share in the top k",
+    )
     right.set_title("Does the gradient favour them?")
     style.legend_beside(right)
     return style.caption(figure, caption)

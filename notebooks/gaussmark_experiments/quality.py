@@ -29,7 +29,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gaussmark_lib import files, generate, likelihood, models, perturb, score, stats, texts, tokens
+from gaussmark_lib import (
+    files,
+    generate,
+    likelihood,
+    models,
+    perturb,
+    score,
+    stats,
+    texts,
+    tokens,
+)
 from gaussmark_lib.beyond import schemes
 from gaussmark_lib.beyond.schemes import GaussMark
 from gaussmark_lib.errors import ParameterError
@@ -49,7 +59,11 @@ from gaussmark_lib.workbench.quality import (
     text_measures,
 )
 from gaussmark_lib.workbench.quality import judge as judges
-from gaussmark_lib.workbench.quality.compare import CONTROL, GAUSSMARK, STRONG
+from gaussmark_lib.workbench.quality.compare import (
+    CONTROL,
+    GAUSSMARK,
+    STRONG,
+)
 
 ABOVE_CHANCE = 0.15  # of the base model's accuracy, where a benchmark can show a loss
 Asked = harness.Asked | benchmarks.Asked
@@ -63,14 +77,25 @@ class Pilot(NamedTuple):
 
 
 def pilot_of(
-    lm: models.LM, text: str, prompt_tokens: int, n_tokens: int, n_texts: int, **sampling
+    lm: models.LM,
+    text: str,
+    prompt_tokens: int,
+    n_tokens: int,
+    n_texts: int,
+    **sampling,
 ) -> Pilot:
     """As ``begin`` uses it: ``n_texts`` matters for a file alone, which may have no more."""
     prompts = pilot_prompts(lm, text, prompt_tokens, n_texts)
     return Pilot(prompts, generate.sample(lm.model, prompts, n_tokens, **sampling))
 
 
-def solved(lm: models.LM, pilot: Pilot, wm: Watermark, psi: float, dtype: str | None) -> Watermark:
+def solved(
+    lm: models.LM,
+    pilot: Pilot,
+    wm: Watermark,
+    psi: float,
+    dtype: str | None,
+) -> Watermark:
     """``wm`` with the σ at which the pilot's texts have the median predicted ψ ``psi``."""
     gradients = score.gradients(lm.model, pilot.prompts, pilot.plain, wm, dtype=dtype)
     sigma = stats.sigma_for_psi([gradient.norm for gradient in gradients], psi)
@@ -138,7 +163,8 @@ def _hash(text: str) -> str:
 def questions(text: str, n: int, least: int, seed: int) -> dict[str, dict]:
     """Tasks of ``least`` to n items from this text, or where it yields none from documentation."""
     for kind in (text, "docs"):
-        n_pages, min_chars = 4 * n if kind == "c4" else None, 400 * (kind in texts.KINDS)
+        n_pages = 4 * n if kind == "c4" else None
+        min_chars = 400 * (kind in texts.KINDS)
         corpus = texts.load(kind, n=n_pages, min_chars=min_chars)
         if made := tasks.build(corpus, n, least=least, seed=seed):
             break
@@ -161,7 +187,13 @@ def prepared(
     if not named:
         return harness.prepare(lm, made, limit=limit, batch_size=batch_size)
     if reader == "harness":
-        return harness.prepare(lm, named, tasks_data=tasks_data, limit=limit, batch_size=batch_size)
+        return harness.prepare(
+            lm,
+            named,
+            tasks_data=tasks_data,
+            limit=limit,
+            batch_size=batch_size,
+        )
     if tasks_data is None:
         raise ParameterError("tasks_data: expected a folder of benchmarks for task_reader plain")
     return benchmarks.prepare(lm, named, tasks_data=tasks_data, limit=limit)
@@ -184,12 +216,17 @@ def offline_judge(lm: models.LM, text: str) -> judges.LikelihoodJudge:
     human = texts.load(text, split=split, n=600 if text == "c4" else None)["text"][:600]
     vocabulary = max(len(lm.tokenizer), len(lm.model.get_output_embeddings().weight))
     return judges.LikelihoodJudge(
-        judges.Ngram([lm.encode(page) for page in human], vocabulary), lm.encode
+        judges.Ngram([lm.encode(page) for page in human], vocabulary),
+        lm.encode,
     )
 
 
 def likelihoods(
-    lm: models.LM, marks: dict[str, Scheme], keys: Sequence[Key], passages: Texts, batch_size: int
+    lm: models.LM,
+    marks: dict[str, Scheme],
+    keys: Sequence[Key],
+    passages: Texts,
+    batch_size: int,
 ) -> tuple[np.ndarray, pd.DataFrame]:
     """The base model's nats per token of each human passage; and the changes under each mark on
     the weights (KGW acts in the sampler alone).
@@ -273,7 +310,9 @@ def above_chance(base: Mapping[str, pd.Series], guessing: Mapping[str, float]) -
 
 
 def accuracy_findings(
-    answered: pd.DataFrame, base: Mapping[str, pd.Series], guessing: Mapping[str, float]
+    answered: pd.DataFrame,
+    base: Mapping[str, pd.Series],
+    guessing: Mapping[str, float],
 ) -> list[claims.Finding]:
     """Points of accuracy, over the benchmarks that can lose some: GaussMark's change, over keys and
     weights, and the strong mark's loss. None if all benchmarks are blind.
@@ -301,7 +340,10 @@ def churn(answered: pd.DataFrame, base: Mapping[str, pd.Series], drop: float) ->
     rows = []
     ours = once(answered[answered["model"] == GAUSSMARK])
     for task, change in ours.groupby("measure", sort=False)["change"]:
-        row = {"task": task, "base": base[task].mean()} | compare.lost_and_gained(change)
+        row = {
+            "task": task,
+            "base": base[task].mean(),
+        } | compare.lost_and_gained(change)
         share = min(0.5, (row["lost"] + row["gained"] + 1) / (row["items"] + 1))
         power = compare.mcnemar_power(row["items"], drop, share)
         rows.append(row | {f"power for {100 * drop:g} points": power})
@@ -343,7 +385,12 @@ def references_and_texts(
     keys_of_rows = [keys[i % len(keys)] for i in range(len(prompts))]
     for name, scheme in marks.items():
         own[name] = scheme.generate(
-            lm.model, prompts, n_tokens, keys=keys_of_rows, seed=next(seeds), **sampling
+            lm.model,
+            prompts,
+            n_tokens,
+            keys=keys_of_rows,
+            seed=next(seeds),
+            **sampling,
         )
     return draws, own
 
@@ -354,12 +401,17 @@ def at_temperature(temperature: float) -> str:
 
 
 def told_apart(
-    lm: models.LM, prompts: Texts, references: Sequence[Texts], own: dict[str, Texts], n_keys: int
+    lm: models.LM,
+    prompts: Texts,
+    references: Sequence[Texts],
+    own: dict[str, Texts],
+    n_keys: int,
 ) -> pd.DataFrame:
     """One classifier per contender and key (``text_measures.told_apart``): for each held-out text,
     the share of right answers, less ½.
     """
-    x, rows = [text_measures.embed(lm.model, prompts, draw) for draw in references], []
+    x = [text_measures.embed(lm.model, prompts, draw) for draw in references]
+    rows = []
     for name, responses in own.items():
         y = text_measures.embed(lm.model, prompts, responses)
         for j in range(n_keys):
@@ -369,11 +421,18 @@ def told_apart(
 
 
 def varied(
-    lm: models.LM, references: Sequence[Texts], own: dict[str, Texts], n_keys: int
+    lm: models.LM,
+    references: Sequence[Texts],
+    own: dict[str, Texts],
+    n_keys: int,
 ) -> pd.DataFrame:
     """The changes of ``text_measures.diversity`` from the mean of the references, text by text."""
     ends = generate.end_tokens(lm.model)
-    base, rows = np.mean([text_measures.diversity(draw, ends) for draw in references], axis=0), []
+    base = np.mean(
+        [text_measures.diversity(draw, ends) for draw in references],
+        axis=0,
+    )
+    rows = []
     for name, responses in own.items():
         change = text_measures.diversity(responses, ends) - base
         keys = np.arange(len(responses)) % n_keys
@@ -402,7 +461,8 @@ def judged(
     def read(responses: Texts) -> list[str]:
         return [lm.decode(text_measures.until_end(ids, ends)) for ids in responses]
 
-    base, tables = [read(draw[: len(asked)]) for draw in references], []
+    base = [read(draw[: len(asked)]) for draw in references]
+    tables = []
     for name, responses in own.items():
         candidates = read(responses[: len(asked)])
         tables += [
@@ -410,7 +470,12 @@ def judged(
         ]
     table = pd.concat(tables, ignore_index=True)
     wins = table.groupby(["model", "item"], sort=False)["score"].mean().dropna().reset_index()
-    changes = compare.changes("win rate", wins["model"], wins["item"] % n_keys, wins["score"] - 0.5)
+    changes = compare.changes(
+        "win rate",
+        wins["model"],
+        wins["item"] % n_keys,
+        wins["score"] - 0.5,
+    )
     return changes.assign(item=wins["item"]), table
 
 
@@ -473,7 +538,10 @@ def exchange(
 
 
 def even_changes(
-    lm: models.LM, pairs: Pairs, continuations: Mapping[str, Texts], wm: Watermark
+    lm: models.LM,
+    pairs: Pairs,
+    continuations: Mapping[str, Texts],
+    wm: Watermark,
 ) -> dict[str, np.ndarray]:
     """(Δ(ξ) + Δ(−ξ))/2 of each text's cross-entropy after its pair's prompt under its pair's key,
     nats per token, by kind of text. The texts of a key are read together.
@@ -512,7 +580,8 @@ def rates(table: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
 
     rows = []
     for (weight, text), group in table.groupby(["weight", "text"], sort=False):
-        measured, norm = group[["psi", "change"]], group["grad_norm"]
+        measured = group[["psi", "change"]]
+        norm = group["grad_norm"]
         law = {"law": (norm**2).mean() / norm.mean() ** 2}
         clusters = group["document"].to_numpy()
         estimate = stats.interval(measured.to_numpy(), rate, cluster=clusters).row()
@@ -523,7 +592,9 @@ def rates(table: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
 def rates_in_words(rates: pd.DataFrame) -> str:
     """The sentence of the smallest and the largest rate on each kind of text."""
     by_text = rates.pivot(index="weight", columns="text", values="value")
-    low, high, law = by_text.min(), by_text.max(), rates["law"]
+    low = by_text.min()
+    high = by_text.max()
+    law = rates["law"]
     n_less = (by_text["human"] < by_text["own"]).sum()
     return (
         f"The measured price is **{low['own']:.2f}** to **{high['own']:.2f}** times the predicted"
@@ -535,7 +606,11 @@ def rates_in_words(rates: pd.DataFrame) -> str:
 
 
 def figure(
-    changes: pd.DataFrame, name: str, measures: dict[str, str], caption: str, title: str
+    changes: pd.DataFrame,
+    name: str,
+    measures: dict[str, str],
+    caption: str,
+    title: str,
 ) -> Figure:
     """The mean change of each of these measures (name → axis label), a row per model; kept in the
     record as ``name``. The caption ends with keys × items.

@@ -24,8 +24,22 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_experiments.layer_sigma_sweep import matrix_kind
-from gaussmark_experiments.robustness import UNEDITED, along_noise, held_noises, unedited
-from gaussmark_lib import divergence, generate, gradients, likelihood, models, perturb, score, stats
+from gaussmark_experiments.robustness import (
+    UNEDITED,
+    along_noise,
+    held_noises,
+    unedited,
+)
+from gaussmark_lib import (
+    divergence,
+    generate,
+    gradients,
+    likelihood,
+    models,
+    perturb,
+    score,
+    stats,
+)
 from gaussmark_lib.beyond import channel, largest
 from gaussmark_lib.beyond.attacks import learning
 from gaussmark_lib.beyond.schemes import GaussMark, OutputBiases, biases
@@ -35,17 +49,19 @@ from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Ids, Texts
 from gaussmark_lib.workbench.pairs import OWN, WRONG, Pairs
 
-TESTS = PAPERS, SHARPER, BOTH = "the paper's ψ", "the sharper ψ", "the larger of both"
+TESTS = PAPERS, SHARPER, BOTH = (
+    "the paper's ψ",
+    "the sharper ψ",
+    "the larger of both",
+)
 BIASES = "the output biases"
 CLEANED = "the sharper ψ, cleaned first"
 Direction = Callable[[Tensor], Tensor]
-PAPER, RANDOM, SIGN, TOP, WHITENED = (
-    "G, the paper's",
-    "a random one",
-    "the sign of G",
-    "G's two largest singular directions",
-    "G divided by the Fisher diagonal",
-)
+PAPER = "G, the paper's"
+RANDOM = "a random one"
+SIGN = "the sign of G"
+TOP = "G's two largest singular directions"
+WHITENED = "G divided by the Fisher diagonal"
 
 
 def directions(
@@ -96,7 +112,9 @@ def along(
 
 
 def _psi(
-    noise_of: Callable[[int], Tensor], n: int, of_text: Sequence[gradients.TextGradient]
+    noise_of: Callable[[int], Tensor],
+    n: int,
+    of_text: Sequence[gradients.TextGradient],
 ) -> Float[np.ndarray, "two directions"]:
     """ψ in each direction of one of n texts, under its own key and under the next pair's."""
     i = of_text[0].text
@@ -135,14 +153,34 @@ def after_edits(
             for kind, psi in zip((OWN, WRONG), _psi(noise_of, pairs.n, both), strict=True):
                 psis = [*psi, largest.psi_of_largest(both, psi)]
                 rows += [
-                    (test, edit, both[0].text, kind, psi_of_test, norm.sf(psi_of_test))
+                    (
+                        test,
+                        edit,
+                        both[0].text,
+                        kind,
+                        psi_of_test,
+                        norm.sf(psi_of_test),
+                    )
                     for test, psi_of_test in zip(TESTS, psis, strict=True)
                 ]
         y = channel.cleaned(lm.model, x, y, edited)
         each = gradients.gradients(lm.model, x, y, wm, token_weights=sharper_weights, dtype=dtype)
         for gradient in each:
-            for kind, [psi] in zip((OWN, WRONG), _psi(noise_of, pairs.n, [gradient]), strict=True):
-                rows.append((CLEANED, edit, gradient.text, kind, psi, norm.sf(psi)))
+            for kind, [psi] in zip(
+                (OWN, WRONG),
+                _psi(noise_of, pairs.n, [gradient]),
+                strict=True,
+            ):
+                rows.append(
+                    (
+                        CLEANED,
+                        edit,
+                        gradient.text,
+                        kind,
+                        psi,
+                        norm.sf(psi),
+                    )
+                )
     return pd.DataFrame(rows, columns=["test", "edit", "pair", "kind", "psi", "p_value"])
 
 
@@ -176,34 +214,57 @@ def rivals(
     the noise with its posterior mean Σu/(1/σ² + F), F = Σu² of each number, and the ``law``
     √(mean of x/(1 + x)), x = σ²F, of numbers that show independently of each other.
     """
-    rows, one_key = [], pairs.keys[0]
+    rows = []
+    one_key = pairs.keys[0]
     leaking = {"seed": seed + 1, **sampling}
     prompts = list(islice(cycle(pairs.prompts), n_leaked))
-    for mark, scheme in (("a matrix", GaussMark(wm, one_key)), (BIASES, OutputBiases(one_key))):
+    for mark, scheme in (
+        ("a matrix", GaussMark(wm, one_key)),
+        (BIASES, OutputBiases(one_key)),
+    ):
         asked = lm.model, pairs.prompts
         texts = scheme.generate(*asked, n_tokens, keys=pairs.keys, seed=seed, **sampling)
         psi = scheme.score(*asked, texts, pairs.keys)["statistic"].mean()
         nats = scheme.divergences(*asked, texts, pairs.keys).mean()
-        leaked = lm.model, prompts, scheme.generate(lm.model, prompts, n_tokens, **leaking)
+        leaked = (
+            lm.model,
+            prompts,
+            scheme.generate(lm.model, prompts, n_tokens, **leaking),
+        )
         if mark == BIASES:
-            slopes, sigma = [torch.from_numpy(u) for u in biases.slopes(*leaked)], scheme.sigma
+            slopes = [torch.from_numpy(u) for u in biases.slopes(*leaked)]
+            sigma = scheme.sigma
             z = torch.from_numpy(scheme.noise(len(slopes[0])))
         else:
-            slopes, sigma = (one.G.double() for one in gradients.gradients(*leaked, wm)), wm.sigma
+            slopes = (one.G.double() for one in gradients.gradients(*leaked, wm))
+            sigma = wm.sigma
             z = perturb.noise(lm.model, wm, one_key)
         total = F = 0.0
         for u in slopes:
-            total, F = total + u, F + u**2
+            total = total + u
+            F = F + u**2
         cosine = learning.cosine(learning.shrunk(total, 1, F, sigma), z)
         law = (1 - 1 / (1 + sigma**2 * F)).mean().sqrt().item()
         rows.append((mark, z.numel(), psi, nats, psi**2 / 2 / nats, cosine, law))
-    columns = ["mark", "d", "psi", "nats", "psi²/(2 nats)", "cosine", "law"]
+    columns = [
+        "mark",
+        "d",
+        "psi",
+        "nats",
+        "psi²/(2 nats)",
+        "cosine",
+        "law",
+    ]
     return pd.DataFrame(rows, columns=columns)
 
 
 @torch.no_grad()
 def spared(
-    lm: models.LM, pairs: Pairs, texts: Texts, wm: Watermark, h: float = 0.1
+    lm: models.LM,
+    pairs: Pairs,
+    texts: Texts,
+    wm: Watermark,
+    h: float = 0.1,
 ) -> pd.DataFrame:
     """How much of its price could a mark be spared by tuning, whatever weights are tuned?
 
@@ -215,7 +276,8 @@ def spared(
     The slope is a central difference over ±hξ. ``pair, nats`` (KL(q ‖ p), the price) and ``most``
     (the last term, nats that tuning could save), per text.
     """
-    rows, placed = [], wm.on(lm.model)
+    rows = []
+    placed = wm.on(lm.model)
     for i, (x, y, key) in enumerate(zip(pairs.prompts, texts, pairs.keys, strict=True)):
         inputs, is_token = divergence.laid_out(lm.model, [(x, y)])
         xi = perturb.noise(lm.model, wm, key)
@@ -239,7 +301,11 @@ def nearest(model: PreTrainedModel, weight: str, n: int) -> list[str]:
 
 
 def spread(
-    lm: models.LM, weights: Sequence[str], pairs: Pairs, plain: Texts, psi: float
+    lm: models.LM,
+    weights: Sequence[str],
+    pairs: Pairs,
+    plain: Texts,
+    psi: float,
 ) -> dict[int, Watermark]:
     """Watermarks of one predicted ψ on the first of the weights and on all, by their number: each
     weight adds the same share to ψ² = Σ σ_s²‖G_s‖².
@@ -248,7 +314,8 @@ def spread(
     norms = table.groupby("weight")["grad_norm"].median()
     return {
         m: Watermark(
-            weights[:m], [psi / (math.sqrt(m) * float(norms[name])) for name in weights[:m]]
+            weights[:m],
+            [psi / (math.sqrt(m) * float(norms[name])) for name in weights[:m]],
         )
         for m in (1, len(weights))
     }
@@ -268,7 +335,8 @@ def spread_out(
     of divergence over its own text) and ``human`` (nats by which a human text after the prompt
     becomes less likely).
     """
-    tables, asked = [], (lm.model, pairs.prompts)
+    tables = []
+    asked = (lm.model, pairs.prompts)
     base = likelihood.cross_entropy(lm.model, human, prompts=pairs.prompts)
     for m, wm in wms.items():
         marks = [(wm, key) for key in pairs.keys]
@@ -280,7 +348,12 @@ def spread_out(
                 nats.append(likelihood.cross_entropy(lm.model, [y], prompts=[x]).item())
         own = divergence.per_text(*asked, texts, marks=marks)
         forecast = wm.sigmas[0] * found["grad_norm"]
-        columns = {"matrices": m, "pair": range(pairs.n), "psi": found["psi"], "own": own}
+        columns = {
+            "matrices": m,
+            "pair": range(pairs.n),
+            "psi": found["psi"],
+            "own": own,
+        }
         human_nats = (np.array(nats) - base) * [len(y) for y in human]
         tables.append(pd.DataFrame(columns).assign(forecast=forecast, human=human_nats))
     return pd.concat(tables, ignore_index=True)
@@ -308,7 +381,8 @@ def likelihood_ratio(
     P(p ≤ α) ≤ α over keys for any text and any a that do not depend on the key (Harrison,
     Biometrika 99, 2012). With a = 0 p is the rank, at least 1/(n + 1).
     """
-    placed, a = wm.on(lm.model), tilt
+    placed = wm.on(lm.model)
+    a = tilt
     [one] = gradients.gradients(lm.model, [prompt], [response], wm)
     u = one.unit()
     draw = np.random.default_rng([seed, 17])
@@ -331,20 +405,39 @@ def likelihood_ratio(
     ]
     as_large = [log_w for value, log_w in fresh if value >= ratio]
     p = min(1.0, np.exp([own, *as_large]).sum() / (n_keys + 1))
-    return {"ratio": ratio - base, "p_value": p, "psi": torch.dot(z, u).item()}
+    return {
+        "ratio": ratio - base,
+        "p_value": p,
+        "psi": torch.dot(z, u).item(),
+    }
 
 
 def ratios(
-    lm: models.LM, pairs: Pairs, texts: Texts, wm: Watermark, n: int, **options
+    lm: models.LM,
+    pairs: Pairs,
+    texts: Texts,
+    wm: Watermark,
+    n: int,
+    **options,
 ) -> pd.DataFrame:
     """:func:`likelihood_ratio` of the first n texts under their own and the next pair's key, beside
     the p-value of ψ: ``pair, kind, ratio, p_value, psi, p_psi``.
     """
     rows = []
     for i in range(min(n, pairs.n)):
-        for kind, key in ((OWN, pairs.keys[i]), (WRONG, pairs.keys[(i + 1) % pairs.n])):
+        for kind, key in (
+            (OWN, pairs.keys[i]),
+            (WRONG, pairs.keys[(i + 1) % pairs.n]),
+        ):
             found = likelihood_ratio(lm, pairs.prompts[i], texts[i], wm, key, **options)
-            rows.append({"pair": i, "kind": kind, **found, "p_psi": norm.sf(found["psi"])})
+            rows.append(
+                {
+                    "pair": i,
+                    "kind": kind,
+                    **found,
+                    "p_psi": norm.sf(found["psi"]),
+                }
+            )
     return pd.DataFrame(rows)
 
 
