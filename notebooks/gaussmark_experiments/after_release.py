@@ -1,16 +1,18 @@
-"""14: the weights are out. What is left of the mark in texts and in weights after each attack, what
-foretells it, what it costs; and every way of serving.
+"""14: the weights are released. What does each attack leave of the watermark in texts and in
+weights, what predicts that, and what does it cost? And what does each way of serving leave?
 
-Let p′ be the suspect's next-token distribution, and e(v) = ⟨ξ, ∇log p_θ(v | context)⟩ the slope of
-a token's log-probability along the noise. A text that p′ writes in T contexts has to first order
+Let p′ be the next-token distribution of the suspect, the attacked model. Let
+e(v) = ⟨ξ, ∇log p_θ(v | context)⟩ be the slope of a token's log-probability along the noise. To
+first order, a text that p′ writes in T contexts has
 
     E ψ = Σ_t Σ_v p′_t(v) e_t(v) / (σ‖G‖),
 
-and for p′ = p_{θ+ξ} this is σ‖G‖. Contexts and ‖G‖ are taken from plain texts of the base
-(``foretold``): no text of the suspect is needed. Where θ′ − θ = s·ξ + Δ₂ and Δ₂ moves no
+and for p′ = p_{θ+ξ} this is σ‖G‖. The contexts and ‖G‖ come from plain texts of the base model
+(``foretold``), so the prediction needs no text of the suspect. If θ′ − θ = s·ξ + Δ₂ and Δ₂ moves no
 probability along ξ, the mean is s times that of the release (``share``).
 
-A *release* is a key's checkpoint; its texts are not independent, so intervals cluster by releases.
+A *release* is the checkpoint of one key. Its texts are not independent, so intervals cluster by
+release.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +35,16 @@ from transformers import (
 )
 
 from gaussmark_experiments.kgw_baseline import continued, stock_generate
-from gaussmark_lib import generate, gradients, likelihood, models, perturb, score, stats, texts
+from gaussmark_lib import (
+    generate,
+    gradients,
+    likelihood,
+    models,
+    perturb,
+    score,
+    stats,
+    texts,
+)
 from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.release import attacks, provenance
 from gaussmark_lib.beyond.release import served as engine
@@ -45,14 +56,23 @@ from gaussmark_lib.workbench import pairs as several
 from gaussmark_lib.workbench.pairs import Pairs
 from gaussmark_lib.workbench.plots.panels import panels
 
+# Names of attacks and of their families, as tables and figures show them.
 RELEASED = "as released"
-OPENING = 32  # tokens that a model without a chat template goes on from
-SMALL = 0.25  # of ξ: the step at which slopes are taken, forwards and back
-ROUNDED, PRUNED, MERGED = "rounded", "pruned", "merged"
-TRAINED, KNOWING = "fine-tuned", "knows the scheme"
+OPENING = 32  # prompt tokens for a model without a chat template
+SMALL = 0.25  # step of the central difference for slopes, as a share of ξ
+ERASED = 1e3  # a σ so large that shrinking leaves next to nothing of the matrix
+ROUNDED = "rounded"
+PRUNED = "pruned"
+MERGED = "merged"
+TRAINED = "fine-tuned"
+KNOWING = "knows the scheme"
 STUDENT = "a student of its texts"
-HALF, SHRUNK, RETRAINED = "half the base", "shrunk", "one matrix retrained"
-TASK, SPHERE, MEAN = "plus a sibling's task", "halfway to a sibling", "mean with 3 siblings"
+HALF = "half the base"
+SHRUNK = "shrunk"
+RETRAINED = "one matrix retrained"
+TASK = "plus a sibling's task"
+SPHERE = "halfway to a sibling"
+MEAN = "mean with 3 siblings"
 Attack = Callable[[PreTrainedModel], PreTrainedModel]
 
 
@@ -66,44 +86,99 @@ def attacks_on(
     batch_size: int,
     seed: int = 0,
 ) -> dict[str, tuple[str, Attack]]:
-    """Name → (family, attack). Training is on ``texts``, for each number of ``steps``, of LoRA,
-    siblings of the base and a retrained matrix, which begins at 0, for the first. A student is the
-    base, trained for the last on what the release writes after the first halves of the texts.
+    """Return name → (family, attack).
+
+    Training is on ``texts``. Fine-tuning takes each number of ``steps``. LoRA, the siblings of the
+    base and the retrained matrix, which begins at 0, take the first number. A student is the base
+    model, trained for the last number on what the release writes after the first halves of the
+    texts.
     """
-    base, merged = lm.model, attacks.merged
-    tuned = partial(attacks.fine_tuned, texts=texts, lr=lr, batch_size=batch_size, seed=seed)
-    sibling = cache(lambda i: tuned(base, steps=steps[0], seed=seed + i))
+    base = lm.model
+    tuned = partial(
+        attacks.fine_tuned,
+        texts=texts,
+        lr=lr,
+        batch_size=batch_size,
+        seed=seed,
+    )
+
+    @cache
+    def sibling(number: int) -> PreTrainedModel:
+        return tuned(base, steps=steps[0], seed=seed + number)
 
     def retrained(model: PreTrainedModel) -> PreTrainedModel:
-        empty = attacks.shrunk(model, wm.weight, 1e3)
+        empty = attacks.shrunk(model, wm.weight, ERASED)
         return attacks.swapped(model, tuned(empty, steps=steps[0]), wm.weight)
 
     def student(model: PreTrainedModel) -> PreTrainedModel:
-        n = len(texts[0]) // 2
-        written = generate.sample(model, [ids[:n] for ids in texts], n, seed=seed)
+        n_tokens = len(texts[0]) // 2
+        first_halves = [ids[:n_tokens] for ids in texts]
+        written = generate.sample(model, first_halves, n_tokens, seed=seed)
         return tuned(base, texts=written, steps=steps[-1])
 
-    own = Key.from_seed(10**6 + 3 * 10**12 * seed)  # the attacker's: no pair of any seed has it
-    made = {RELEASED: (RELEASED, deepcopy)}
-    for bits in (8, 4, 3):
-        made[f"{bits} bits"] = ROUNDED, partial(attacks.rounded, bits=bits)
-    made["NF4"] = ROUNDED, attacks.nf4
-    for share in (0.2, 0.5):
-        made[f"pruned, {share:.0%}"] = PRUNED, partial(attacks.pruned, share=share)
-    made["Wanda, 50%"] = PRUNED, partial(attacks.pruned, share=0.5, how="wanda", texts=texts[:16])
-    task = {"shares": [1.0, 1.0], "how": "task", "base": base}
-    made[HALF] = MERGED, lambda model: merged([model, base])
-    made[TASK] = MERGED, lambda model: merged([model, sibling(0)], **task)
-    made[SPHERE] = MERGED, lambda model: merged([model, sibling(0)], how="slerp")
-    made[MEAN] = MERGED, lambda model: merged([model, *map(sibling, range(3))])
+    attackers_key = Key.from_seed(10**6 + 3 * 10**12 * seed)  # no pair of any seed has it
+    attacks_by_name = {RELEASED: (RELEASED, deepcopy)}
+    attacks_by_name |= _rounding_and_pruning(texts[:16])
+    attacks_by_name |= _merging(base, sibling)
     for n in steps:
-        made[f"fine-tuned, {n} steps"] = TRAINED, partial(tuned, steps=n)
-    made["LoRA"] = TRAINED, partial(tuned, steps=steps[0], lora_rank=8)
-    made[STUDENT] = TRAINED, student
-    made["re-noised"] = KNOWING, lambda model: attacks.renoised(model, wm, own)
-    made[SHRUNK] = KNOWING, partial(attacks.shrunk, name=wm.weight, sigma=wm.sigma)
-    made[RETRAINED] = KNOWING, retrained
-    return made
+        attacks_by_name[f"fine-tuned, {n} steps"] = (
+            TRAINED,
+            partial(tuned, steps=n),
+        )
+    attacks_by_name["LoRA"] = (
+        TRAINED,
+        partial(tuned, steps=steps[0], lora_rank=8),
+    )
+    attacks_by_name[STUDENT] = (TRAINED, student)
+    # These attackers know the weight and σ, but not the key.
+    renoised = partial(attacks.renoised, wm=wm, key=attackers_key)
+    attacks_by_name["re-noised"] = (KNOWING, renoised)
+    shrunk = partial(attacks.shrunk, name=wm.weight, sigma=wm.sigma)
+    attacks_by_name[SHRUNK] = (KNOWING, shrunk)
+    attacks_by_name[RETRAINED] = (KNOWING, retrained)
+    return attacks_by_name
+
+
+def _rounding_and_pruning(
+    calibration: Texts,
+) -> dict[str, tuple[str, Attack]]:
+    """Attacks that make the checkpoint smaller. Wanda weighs columns by ``calibration`` texts."""
+    smaller = {f"{bits} bits": (ROUNDED, partial(attacks.rounded, bits=bits)) for bits in (8, 4, 3)}
+    smaller["NF4"] = (ROUNDED, attacks.nf4)
+    for share in (0.2, 0.5):
+        smaller[f"pruned, {share:.0%}"] = (
+            PRUNED,
+            partial(attacks.pruned, share=share),
+        )
+    wanda = partial(attacks.pruned, share=0.5, how="wanda", texts=calibration)
+    smaller["Wanda, 50%"] = (PRUNED, wanda)
+    return smaller
+
+
+def _merging(
+    base: PreTrainedModel, sibling: Callable[[int], PreTrainedModel]
+) -> dict[str, tuple[str, Attack]]:
+    """Attacks that merge the release with the base model or with its fine-tuned siblings."""
+
+    def half(model: PreTrainedModel) -> PreTrainedModel:
+        return attacks.merged([model, base])
+
+    def with_task(model: PreTrainedModel) -> PreTrainedModel:
+        # the release plus everything that fine-tuning changed in a sibling
+        return attacks.merged([model, sibling(0)], shares=[1.0, 1.0], how="task", base=base)
+
+    def on_sphere(model: PreTrainedModel) -> PreTrainedModel:
+        return attacks.merged([model, sibling(0)], how="slerp")
+
+    def mean(model: PreTrainedModel) -> PreTrainedModel:
+        return attacks.merged([model, sibling(0), sibling(1), sibling(2)])
+
+    return {
+        HALF: (MERGED, half),
+        TASK: (MERGED, with_task),
+        SPHERE: (MERGED, on_sphere),
+        MEAN: (MERGED, mean),
+    }
 
 
 def measured(
@@ -119,65 +194,90 @@ def measured(
     seed: int = 0,
     **sampling,
 ) -> pd.DataFrame:
-    """Each attack on each release, whose key is ``pairs.keys[release]``: one row per text, with
-    ``attack, family, release``.
+    """Measure each attack on each release, whose key is ``pairs.keys[release]``.
 
-    Of texts: ``psi``, ``removed`` (ψ of the release's text, less that), ``sharper`` (by
-    ``channel`` for a share ``edited``) and ``wrong`` (ψ under another key); ``foretold`` of a plain
-    text after the same prompt; ``nats``, by which each token of the human text after it is less
-    likely than under the release. Of the checkpoint, on each of its rows: ``psi_w, share`` (s), and
-    ``change``, ‖θ′ − θ − ξ‖/‖ξ‖.
+    Returns:
+        One row per text, with ``attack, family, release``.
+
+        Columns of the text: ``psi``; ``removed``, ψ of the release's text less that; ``sharper``,
+        ψ by ``channel`` for a share ``edited``; ``wrong``, ψ under another release's key.
+        ``foretold`` is predicted from a plain text after the same prompt. ``nats`` is the amount
+        by which each token of the human text after it is less likely than under the release.
+
+        Columns of the checkpoint, the same on each of its rows: ``psi_w``, ψ of its weights;
+        ``share``, the s above; and ``change``, ‖θ′ − θ − ξ‖/‖ξ‖.
     """
-    tables, placed, written = [], wm.on(lm.model), 0.0
-    weighings = [channel.weights(lm.model, 0.0), channel.weights(lm.model, edited)]
+    placed = wm.on(lm.model)
+    weighings = [
+        channel.weights(lm.model, 0.0),
+        channel.weights(lm.model, edited),
+    ]
     plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed, **sampling)
+    tables = []
     for r, rows in enumerate(np.array_split(np.arange(pairs.n), n_releases)):
-        x, y, own = ([texts[i] for i in rows] for texts in (pairs.prompts, plain, human))
-        keys = [pairs.keys[r], pairs.keys[r - 1]]
+        prompts = [pairs.prompts[i] for i in rows]
+        plain_ends = [plain[i] for i in rows]
+        human_ends = [human[i] for i in rows]
+        keys = [
+            pairs.keys[r],
+            pairs.keys[r - 1],
+        ]  # the release's, and the wrong one
         xi = perturb.noise(lm.model, wm, keys[0])
-        slopes = along(lm, wm, xi, x, y)
+        slopes = along(lm, wm, xi, prompts, plain_ends)
         release = attacks.renoised(lm.model, wm, keys[0])
-        before = likelihood.cross_entropy(release, own, prompts=x)
+        release_nats = likelihood.cross_entropy(release, human_ends, prompts=prompts)
+        of_attacks = {}
         for name, (family, attack) in made.items():
             suspect = attack(release)
-            texts = generate.sample(suspect, x, n_tokens, seed=seed + 1 + r, **sampling)
-            each = [*gradients.gradients(lm.model, x, texts, wm, token_weights=weighings)]
-            psi = score.psi(each, placed, keys)
-            psi = psi[np.argsort([one.text for one in each], kind="stable")]
-            delta = provenance.directions(placed, suspect)[0] * wm.sigma
-            written = psi[::2, 0] if name == RELEASED else written
+            texts = generate.sample(suspect, prompts, n_tokens, seed=seed + 1 + r, **sampling)
+            of_texts = [*gradients.gradients(lm.model, prompts, texts, wm, token_weights=weighings)]
+            psi = score.psi(of_texts, placed, keys)
+            # gradients come in batches of their own order: back to the order of the texts
+            by_text = np.argsort([gradient.text for gradient in of_texts], kind="stable")
+            psi = psi[by_text].reshape(len(texts), len(weighings), len(keys))
+            suspect_nats = likelihood.cross_entropy(suspect, human_ends, prompts=prompts)
+            of_weights = provenance.weights(lm.model, suspect, wm, keys[:1])
+            delta = provenance.directions(placed, suspect)[0] * wm.sigma  # θ′ − θ
             columns = {
                 "attack": name,
                 "family": family,
                 "release": r,
-                "psi": psi[::2, 0],
-                "removed": written - psi[::2, 0],
-                "wrong": psi[::2, 1],
-                "sharper": psi[1::2, 0],
-                "foretold": foretold(suspect, x, y, slopes),
-                "nats": likelihood.cross_entropy(suspect, own, prompts=x) - before,
-                "psi_w": provenance.weights(lm.model, suspect, wm, keys[:1])["psi"].item(),
+                "psi": psi[:, 0, 0],
+                "wrong": psi[:, 0, 1],
+                "sharper": psi[:, 1, 0],
+                "foretold": foretold(suspect, prompts, plain_ends, slopes),
+                "nats": suspect_nats - release_nats,
+                "psi_w": of_weights["psi"].item(),
                 "share": ((xi * delta).sum() / xi.square().sum()).item(),
                 "change": ((delta - xi).norm() / xi.norm()).item(),
             }
-            tables.append(pd.DataFrame(columns))
+            of_attacks[name] = pd.DataFrame(columns)
+        released_psi = of_attacks[RELEASED]["psi"]
+        for table in of_attacks.values():
+            table.insert(4, "removed", released_psi - table["psi"])
+            tables.append(table)
     return pd.concat(tables, ignore_index=True)
 
 
 def along(
-    lm: models.LM, wm: Watermark, xi: Float[Tensor, "d_out d_in"], prompts: Texts, texts: Texts
+    lm: models.LM,
+    wm: Watermark,
+    xi: Float[Tensor, "d_out d_in"],
+    prompts: Texts,
+    texts: Texts,
 ) -> list[Float[Tensor, "n vocabulary"]]:
-    """e_t(v)/(σ‖G‖) of every token that could stand at each place of each text."""
-    each = gradients.gradients(lm.model, prompts, texts, wm)
-    norms = {one.text: one.norm for one in each}
-    sides = []
-    for step in (SMALL, -SMALL):
-        with perturb.moved(wm.on(lm.model), [step * xi]):
-            sides.append(next_tokens(lm.model, prompts, texts))
-    return [
-        (up - down) / (2 * SMALL * wm.sigma * norms[i])
-        for i, (up, down) in enumerate(zip(*sides, strict=True))
-    ]
+    """Return e_t(v)/(σ‖G‖) of every token that could stand at each place of each text."""
+    of_texts = gradients.gradients(lm.model, prompts, texts, wm)
+    norms = {gradient.text: gradient.norm for gradient in of_texts}
+    with perturb.moved(wm.on(lm.model), [SMALL * xi]):
+        forwards = next_tokens(lm.model, prompts, texts)
+    with perturb.moved(wm.on(lm.model), [-SMALL * xi]):
+        backwards = next_tokens(lm.model, prompts, texts)
+    slopes = []
+    for i, (above, below) in enumerate(zip(forwards, backwards, strict=True)):
+        step = 2 * SMALL * wm.sigma * norms[i]
+        slopes.append((above - below) / step)
+    return slopes
 
 
 def foretold(
@@ -186,59 +286,65 @@ def foretold(
     texts: Texts,
     slopes: Sequence[Float[Tensor, "n vocabulary"]],
 ) -> list[float]:
-    """Σ_t Σ_v p′_t(v) e_t(v)/(σ‖G‖) of each text."""
-    each = zip(next_tokens(suspect, prompts, texts), slopes, strict=True)
-    return [(log_p.exp() * slope).sum().item() for log_p, slope in each]
+    """Return Σ_t Σ_v p′_t(v) e_t(v)/(σ‖G‖) of each text."""
+    log_ps = next_tokens(suspect, prompts, texts)
+    return [(log_p.exp() * slope).sum().item() for log_p, slope in zip(log_ps, slopes, strict=True)]
 
 
 @torch.no_grad()
 def next_tokens(
     model: PreTrainedModel, prompts: Texts, texts: Texts
 ) -> list[Float[Tensor, "n vocabulary"]]:
-    """log p of every token at each place of each text."""
+    """Return log p of every token at each place of each text."""
+    # number: (texts, places), above 0 where a place predicts a token of the text
     logits, _, number = likelihood.predictions(model, [*zip(prompts, texts, strict=True)])
     log_p = logits.float().log_softmax(-1).cpu()
     return [rows[is_text] for rows, is_text in zip(log_p, number.cpu() > 0, strict=True)]
 
 
 def means(table: pd.DataFrame, column: str, by: Sequence[str] = ("attack",)) -> pd.DataFrame:
-    """``pairs.means``, of rows that belong to releases."""
+    """Return ``pairs.means`` of rows that belong to releases."""
     return several.means(table, by, column, "release")
 
 
 def ratio(
-    table: pd.DataFrame, names: Sequence[str], column: str = "psi", base: str | None = None
+    table: pd.DataFrame,
+    names: Sequence[str],
+    column: str = "psi",
+    base: str | None = None,
 ) -> stats.Estimate:
-    """Mean of a column after these attacks, divided by that of the release's ψ, or of the column
-    ``base`` after the same attacks.
+    """Divide the mean of a column after these attacks by the mean ψ of the release, or by the mean
+    of the column ``base`` after the same attacks.
     """
     rows = table[table["attack"].isin(names)]
-    below = rows[base] if base else rows["psi"] + rows["removed"]
+    released_psi = rows["psi"] + rows["removed"]
+    below = rows[base] if base else released_psi
     return stats.ratio(rows[column], below, rows["release"])
 
 
 def by_release(table: pd.DataFrame) -> pd.DataFrame:
-    """One row for each release and attack: the means over the release's texts."""
+    """Return one row for each release and attack: the means over the release's texts."""
     of_release = table.groupby(["release", "attack"], sort=False)
     return of_release[["psi", "removed", "wrong", "nats", "psi_w"]].mean().reset_index()
 
 
 def pooled(releases: pd.DataFrame, served: pd.DataFrame) -> dict[str, Any]:
-    """What several records say together, to be recorded as the results of one.
+    """Pool several records, to be recorded as the results of one.
 
     Args:
-        releases: :func:`by_release` of each record, with releases that are named differently.
-        served: :func:`served` of each record, with pairs that are named differently.
+        releases: :func:`by_release` of each record, with a name of its own for each release.
+        served: :func:`served` of each record, with a name of its own for each pair.
 
     Returns:
-        By attack ``texts``, ψ of texts divided by the release's, ``nats`` that human text pays, and
-        ``weights``, the smallest and the largest ψ of weights; by way ``served``, ψ divided by that
-        at temperature 1; ``student``, ψ of a student's texts less that of a wrong key; and
-        ``claims``, against the ranges that were written before the first of the records.
+        For each attack: ``texts``, ψ of texts divided by the release's; ``nats``, which human text
+        pays; and ``weights``, the smallest and the largest ψ of weights. For each way of serving:
+        ``served``, ψ divided by ψ at temperature 1. Then ``student``, ψ of a student's texts less
+        ψ of a wrong key; and ``claims``, against the ranges that were written before the first of
+        the records.
     """
     names = [name for name in releases["attack"].unique() if name != RELEASED]
     of_attack = {name: releases[releases["attack"] == name] for name in names}
-    left = {name: ratio(releases, [name]) for name in names}
+    share_left = {name: ratio(releases, [name]) for name in names}
     nats = {name: stats.interval(rows["nats"].to_numpy()) for name, rows in of_attack.items()}
     in_weights = {
         name: [rows["psi_w"].min(), rows["psi_w"].max()] for name, rows in of_attack.items()
@@ -246,14 +352,26 @@ def pooled(releases: pd.DataFrame, served: pd.DataFrame) -> dict[str, Any]:
     student = of_attack[STUDENT]
     psis = served.pivot(index="pair", columns="way", values="psi")
     by_way = {way: stats.ratio(psis[way], psis["temperature 1"]) for way in psis}
+    # the fine-tuning with the most steps: the strongest of its family
     most_steps = max((name for name in names if name.startswith(TRAINED)), key=_steps)
     n = releases["release"].nunique()
     by_texts = "ψ of texts, divided by the release's"
     findings = [
         claims.finding(
-            f"{by_texts}: 4 bits", left["4 bits"], least=0.85, most=1.05, law=1.0, planned=n
+            f"{by_texts}: 4 bits",
+            share_left["4 bits"],
+            least=0.85,
+            most=1.05,
+            law=1.0,
+            planned=n,
         ),
-        claims.finding(f"{by_texts}: fine-tuned", left[most_steps], least=0.3, most=0.8, planned=n),
+        claims.finding(
+            f"{by_texts}: fine-tuned",
+            share_left[most_steps],
+            least=0.3,
+            most=0.8,
+            planned=n,
+        ),
         claims.finding(
             "nats per token that human text pays for a shrunk matrix",
             nats[SHRUNK],
@@ -269,7 +387,7 @@ def pooled(releases: pd.DataFrame, served: pd.DataFrame) -> dict[str, Any]:
     ]
     return {
         "claims": [finding.row() for finding in findings],
-        "texts": left,
+        "texts": share_left,
         "nats": nats,
         "weights": in_weights,
         "served": by_way,
@@ -278,12 +396,13 @@ def pooled(releases: pd.DataFrame, served: pd.DataFrame) -> dict[str, Any]:
 
 
 def _steps(name: str) -> int:
-    """Of ``fine-tuned, 40 steps``."""
+    """Return 40 of ``fine-tuned, 40 steps``."""
     return int(name.split()[1])
 
 
 def law(change: Float[np.ndarray, " n"], d: int) -> Float[np.ndarray, " n"]:
-    """√d/√(1 + x²), ψ of weights where a change of x = ‖Δ₂‖/‖ξ‖ does not lean towards ξ.
+    """Return √d/√(1 + x²): ψ of weights after a change of size x = ‖Δ₂‖/‖ξ‖ that does not lean
+    towards ξ.
 
     >>> law(np.array([0.0, 1.0]), 100).round(2).tolist()
     [10.0, 7.07]
@@ -292,68 +411,114 @@ def law(change: Float[np.ndarray, " n"], d: int) -> Float[np.ndarray, " n"]:
 
 
 def alarms(
-    lm: models.LM, wm: Watermark, made: Mapping[str, tuple[str, Attack]], n_keys: int, level: float
+    lm: models.LM,
+    wm: Watermark,
+    made: Mapping[str, tuple[str, Attack]],
+    n_keys: int,
+    level: float,
 ) -> pd.DataFrame:
-    """The attacks on the base, which has no mark: ``attack``, and the share of fresh keys that ψ of
-    weights calls its own, ``value, low, high, n``.
+    """Attack the base model, which has no watermark, and test its weights with fresh keys.
+
+    Returns:
+        ``attack``, and the share of keys that are detected, ``value, low, high, n``.
     """
-    keys, rows = [Key.from_seed(2 * 10**6 + i) for i in range(n_keys)], []
+    keys = [Key.from_seed(2 * 10**6 + i) for i in range(n_keys)]
+    rows = []
     for name, (_, attack) in made.items():
-        if name not in (RELEASED, HALF):  # these leave the base as it is
-            found = provenance.weights(lm.model, attack(lm.model), wm, keys)
-            hits = stats.interval((found["p_value"] <= level).to_numpy())
-            rows.append({"attack": name, **hits.row()})
+        if name in (
+            RELEASED,
+            HALF,
+        ):  # these leave the base model as it is
+            continue
+        tested = provenance.weights(lm.model, attack(lm.model), wm, keys)
+        share = stats.interval((tested["p_value"] <= level).to_numpy())
+        rows.append({"attack": name, **share.row()})
     return pd.DataFrame(rows)
 
 
 def served(
-    lm: models.LM, pairs: Pairs, wm: Watermark, n_tokens: int, *, beams: int, seed: int = 0
+    lm: models.LM,
+    pairs: Pairs,
+    wm: Watermark,
+    n_tokens: int,
+    *,
+    beams: int,
+    seed: int = 0,
 ) -> pd.DataFrame:
-    """A text of each pair by each way of serving: ``way, pair, psi, wrong`` (under another pair's
-    key) and ``forecast`` (σ‖G‖). The last three are of a released checkpoint per pair.
+    """Write a text of each pair by each way of serving. The last three ways serve a released
+    checkpoint per pair.
+
+    Returns:
+        ``way, pair, psi, wrong`` (ψ under another pair's key) and ``forecast`` (σ‖G‖).
     """
-    ways = {f"temperature {t:g}": {"temperature": t} for t in (1.3, 1.0, 0.7, 0.3)}
-    ways |= {
+    texts = _sampled(lm, pairs, wm, n_tokens, seed)
+    texts[f"beam search, {beams}"] = [
+        stock_generate(lm, GaussMark(wm, key), prompt, key, n_tokens, beams)
+        for prompt, key in zip(*pairs, strict=True)
+    ]
+    for i, (prompt, key) in enumerate(zip(*pairs, strict=True)):
+        release = attacks.renoised(lm.model, wm, key)
+        for way, ids in _by_checkpoint(lm, release, prompt, n_tokens, seed + i).items():
+            texts.setdefault(way, []).append(ids)
+    placed = wm.on(lm.model)
+    rows = []
+    for way, written in texts.items():
+        for gradient in gradients.gradients(lm.model, pairs.prompts, written, wm):
+            pair = gradient.text
+            keys = [pairs.keys[pair], pairs.keys[pair - 1]]
+            psi, wrong = score.psi([gradient], placed, keys)[0]
+            rows.append((way, pair, psi, wrong, wm.sigma * gradient.norm))
+    return pd.DataFrame(rows, columns=["way", "pair", "psi", "wrong", "forecast"])
+
+
+def _sampled(
+    lm: models.LM, pairs: Pairs, wm: Watermark, n_tokens: int, seed: int
+) -> dict[str, list[list[int]]]:
+    """A text of each pair by each setting of the sampler, with the pair's key on the weights."""
+    settings = {f"temperature {t:g}": {"temperature": t} for t in (1.3, 1.0, 0.7, 0.3)}
+    settings |= {
         "top-p 0.9": {"top_p": 0.9},
+        # a processor is made for the rows of a batch; these are the same for all rows
         "top-k 20": {"processor": lambda _: TopKLogitsWarper(20)},
         "typical 0.9": {"processor": lambda _: TypicalLogitsWarper(0.9)},
         "repetition penalty 1.3": {"processor": lambda _: RepetitionPenaltyLogitsProcessor(1.3)},
         "greedy": {"temperature": 0.0},
     }
-    asked, marks = (lm.model, pairs.prompts), [(wm, key) for key in pairs.keys]
-    texts = {
-        way: generate.sample(*asked, n_tokens, marks=marks, seed=seed, **options)
-        for way, options in ways.items()
+    marks = [(wm, key) for key in pairs.keys]
+    write = partial(
+        generate.sample,
+        lm.model,
+        pairs.prompts,
+        n_tokens,
+        marks=marks,
+        seed=seed,
+    )
+    return {way: write(**options) for way, options in settings.items()}
+
+
+def _by_checkpoint(
+    lm: models.LM,
+    release: PreTrainedModel,
+    prompt: list[int],
+    n_tokens: int,
+    seed: int,
+) -> dict[str, list[int]]:
+    """A text of a released checkpoint by each way of serving checkpoints."""
+    rounded = attacks.rounded(release, 8)
+    half = deepcopy(release).half()
+    return {
+        "8 bits": generate.sample(rounded, [prompt], n_tokens, seed=seed)[0],
+        "float16": generate.sample(half, [prompt], n_tokens, seed=seed)[0],
+        "drafted by the base": assisted(release, lm.model, prompt, n_tokens, seed),
     }
-    texts[f"beam search, {beams}"] = [
-        stock_generate(lm, GaussMark(wm, key), x, key, n_tokens, beams)
-        for x, key in zip(*pairs, strict=True)
-    ]
-    for i, (x, key) in enumerate(zip(*pairs, strict=True)):
-        release = attacks.renoised(lm.model, wm, key)
-        once = {"seed": seed + i, "n_tokens": n_tokens}
-        by_way = {
-            "8 bits": generate.sample(attacks.rounded(release, 8), [x], **once)[0],
-            "float16": generate.sample(deepcopy(release).half(), [x], **once)[0],
-            "drafted by the base": assisted(release, lm.model, x, **once),
-        }
-        for way, ids in by_way.items():
-            texts.setdefault(way, []).append(ids)
-    rows = []
-    for way, written in texts.items():
-        for one in gradients.gradients(*asked, written, wm):
-            keys = [pairs.keys[one.text], pairs.keys[one.text - 1]]
-            psi, wrong = score.psi([one], wm.on(lm.model), keys)[0]
-            rows.append((way, one.text, psi, wrong, wm.sigma * one.norm))
-    return pd.DataFrame(rows, columns=["way", "pair", "psi", "wrong", "forecast"])
 
 
 class ByEngine(NamedTuple):
-    """What llama.cpp made of a key's files, as ``release.served`` has it."""
+    """What llama.cpp made of a key's files: tables of ``release.served``."""
 
-    weights: pd.DataFrame
-    answers: pd.DataFrame
-    alarms: pd.DataFrame
+    weights: pd.DataFrame  # ψ of each file's weights
+    answers: pd.DataFrame  # ψ of each answer, and its forecast
+    alarms: pd.DataFrame  # how many fresh keys an unmarked file alarms
 
 
 def by_engine(
@@ -393,18 +558,25 @@ def by_engine(
         weights = engine.weights(files, keys)
         of_files = engine.answers(lm, files, keys, engine.FILES, prompts, n_tokens, **asked)
         of_ways = engine.answers(
-            lm, files, keys[:n_few], engine.SERVING, prompts, n_tokens, **asked
+            lm,
+            files,
+            keys[:n_few],
+            engine.SERVING,
+            prompts,
+            n_tokens,
+            **asked,
         )
     answers = pd.concat([of_files, of_ways], ignore_index=True)
     return ByEngine(weights, engine.forecasts(answers, weights), alarms)
 
 
 def means_by_engine(found: ByEngine) -> pd.DataFrame:
-    """Mean ψ of answers in each way of serving, the forecast, and both controls: ``way, what`` and
-    an estimate.
+    """Return mean ψ of answers by each way of serving, the forecast, and both controls: ``way,
+    what`` and an estimate.
     """
     is_marked = found.answers["is_marked"]
-    marked, unmarked = found.answers[is_marked], found.answers[~is_marked]
+    marked = found.answers[is_marked]
+    unmarked = found.answers[~is_marked]
     columns = {
         "marked file, its key": (marked, "psi"),
         "forecast": (unmarked, "forecast"),
@@ -418,7 +590,8 @@ def means_by_engine(found: ByEngine) -> pd.DataFrame:
 
 
 def figure_by_engine(found: ByEngine, caption: str) -> Figure:
-    """:func:`means_by_engine` as points; the caption gets the sizes."""
+    """Draw :func:`means_by_engine` as points. The caption gets the sizes."""
+    # unmarked answers use the smaller number of keys
     is_marked = found.answers["is_marked"]
     n_keys = found.weights["key"].nunique()
     n_few = found.answers.loc[~is_marked, "key"].nunique()
@@ -441,7 +614,7 @@ def figure_by_engine(found: ByEngine, caption: str) -> Figure:
 def outcomes_by_engine(
     found: ByEngine | None, level: float
 ) -> tuple[list[claims.Finding], list[dict]]:
-    """Findings and checks about what llama.cpp served; none where it served nothing."""
+    """Return findings and checks about what llama.cpp served; none if it served nothing."""
     if found is None:
         return [], []
     findings = []
@@ -455,21 +628,39 @@ def outcomes_by_engine(
 
     marked = found.answers[found.answers["is_marked"]]
     wrong = stats.interval(marked["wrong"], cluster=marked["key"], confidence=0.9999)
+    # over keys, the alarms of an unmarked file are independent coins
     odds = [binomtest(row.n_hits, row.n_keys, level) for row in found.alarms.itertuples()]
     is_kept = bool(min(odd.pvalue for odd in odds) > 1e-5)
     checks = [
-        claims.check("another key finds nothing in answers", wrong.low <= 0 <= wrong.high),
-        claims.check("unmarked files of five types keep the level over keys", is_kept),
+        claims.check(
+            "another key finds nothing in answers",
+            wrong.low <= 0 <= wrong.high,
+        ),
+        claims.check(
+            "unmarked files of five types keep the level over keys",
+            is_kept,
+        ),
     ]
     return findings, checks
 
 
 def assisted(
-    model: PreTrainedModel, draft: PreTrainedModel, prompt: list[int], n_tokens: int, seed: int
+    model: PreTrainedModel,
+    draft: PreTrainedModel,
+    prompt: list[int],
+    n_tokens: int,
+    seed: int,
 ) -> list[int]:
-    """Speculative sampling by transformers: ``draft`` proposes tokens, the model takes or exchanges
-    them so that its own distribution is kept (Leviathan et al. 2023).
+    """Sample speculatively by transformers: ``draft`` proposes tokens, and the model accepts or
+    replaces them so that its own distribution is kept (Leviathan et al. 2023).
     """
     torch.manual_seed(seed)
-    drafted = {"assistant_model": draft, "do_sample": True, "top_k": 0, "use_cache": True}
-    return continued(model, prompt, n_tokens, **drafted)
+    return continued(
+        model,
+        prompt,
+        n_tokens,
+        assistant_model=draft,
+        do_sample=True,
+        top_k=0,  # no truncation: transformers' default is 50
+        use_cache=True,
+    )

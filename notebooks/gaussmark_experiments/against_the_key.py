@@ -18,7 +18,14 @@ from jaxtyping import Float
 from scipy.stats import norm
 from torch import Tensor
 
-from gaussmark_lib import generate, gradients, models, perturb, score, stats
+from gaussmark_lib import (
+    generate,
+    gradients,
+    models,
+    perturb,
+    score,
+    stats,
+)
 from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.attacks import askers, learning
 from gaussmark_lib.beyond.joint import Public, public
@@ -26,9 +33,15 @@ from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench.pairs import Pairs, marked_and_plain, means
 
-OWN, FORGED, SCRUBBED = "the key's own", "forged", "scrubbed"
-MEASURED, LAW, PLAIN_LAW = "measured", "the law with κ", "the plain law"
-INHERITED, ALONE, PUBLIC = "inherited verdicts", "each text at α", "the public rule"
+OWN = "the key's own"
+FORGED = "forged"
+SCRUBBED = "scrubbed"
+MEASURED = "measured"
+LAW = "the law with κ"
+PLAIN_LAW = "the plain law"
+INHERITED = "inherited verdicts"
+ALONE = "each text at α"
+PUBLIC = "the public rule"
 N_TRIED = 8  # questions per step of a climb
 LARGE = 58_720_256  # numbers of an 8-billion-parameter model's widest matrix
 
@@ -58,9 +71,11 @@ def taught(
         cluster=np.arange(held.n) % 10,  # a jackknife: no text may stand beside itself
     )
     each = list(gradients.gradients(lm.model, held.prompts, marked, wm))
-    psis, norms = score.psi(each, wm.on(lm.model), held.keys, paired=True), [g.norm for g in each]
+    psis = score.psi(each, wm.on(lm.model), held.keys, paired=True)
+    norms = [g.norm for g in each]
     psi = np.mean(psis * norms) / np.sqrt(np.mean(np.square(norms)))
-    rows, sums = [], []
+    rows = []
+    sums = []
     for i, key in enumerate(keys):
         xi = perturb.noise(lm.model, wm, key)
         with perturb.watermarked(lm.model, wm, key):
@@ -68,8 +83,16 @@ def taught(
         totals = learning.estimates(lm.model, prompts, texts, wm, ends)
         sums.append(dict(zip(ends, totals, strict=True)))
         for n, total in sums[-1].items():
-            columns = {"weight": wm.weight, "key": i, "n": n, "d": xi.numel()}
-            columns |= kappa.row("kappa") | {"psi": psi, MEASURED: learning.cosine(total, xi)}
+            columns = {
+                "weight": wm.weight,
+                "key": i,
+                "n": n,
+                "d": xi.numel(),
+            }
+            columns |= kappa.row("kappa") | {
+                "psi": psi,
+                MEASURED: learning.cosine(total, xi),
+            }
             rows.append(columns | {LAW: learning.law(n, psi, xi.numel(), kappa.value)})
     return pd.DataFrame(rows), sums
 
@@ -79,10 +102,17 @@ def drawn_on(learnt: pd.DataFrame) -> pd.DataFrame:
     its keys: ``texts, what, value``.
     """
     facts = learnt.iloc[0]
-    laws = {PLAIN_LAW: (facts["d"], 1.0), LAW: (facts["d"], facts["kappa"])}
+    laws = {
+        PLAIN_LAW: (facts["d"], 1.0),
+        LAW: (facts["d"], facts["kappa"]),
+    }
     laws[f"{LAW}, {LARGE / 1e6:.0f} M numbers"] = LARGE, facts["kappa"]
     rows = [
-        {"texts": float(n), "what": what, "value": learning.law(n, facts["psi"], *of)}
+        {
+            "texts": float(n),
+            "what": what,
+            "value": learning.law(n, facts["psi"], *of),
+        }
         for what, of in laws.items()
         for n in {*learnt["n"], *10 ** np.arange(2, 8)}
     ]
@@ -109,7 +139,12 @@ def attacked(
     # (texts, weighings, keys)
     found = scores["psi"].to_numpy().reshape(len(texts), len(weighings), len(keys))
     psi, sharper = found[..., :-1].mean(2).T
-    columns = {"psi": psi, "sharper": sharper, "wrong": found[:, 0, -1], "nats": nats}
+    columns = {
+        "psi": psi,
+        "sharper": sharper,
+        "wrong": found[:, 0, -1],
+        "nats": nats,
+    }
     return pd.DataFrame(columns | {"prompt": range(len(prompts))})
 
 
@@ -118,7 +153,8 @@ def shares(used: pd.DataFrame, what: str, columns: Mapping[str, str]) -> pd.Data
     after the same prompts: ``texts`` (that taught it), ``of`` (the name), ``value, low, high, n``
     of prompts.
     """
-    own, several = used[used["what"] == OWN], used[used["what"] == what].groupby("n")
+    own = used[used["what"] == OWN]
+    several = used[used["what"] == what].groupby("n")
     return pd.DataFrame(
         {"texts": n, "of": name} | stats.ratio(rows[column], own[column], own["prompt"]).row()
         for name, column in columns.items()
@@ -159,7 +195,11 @@ def climbs(
         with perturb.watermarked(lm.model, wm, key):
             marked = generate.sample(lm.model, prompts[: max(n_held)], n_tokens, seed=seed)
         sums = learning.estimates(lm.model, prompts, marked, wm, n_held)
-        each = {"ψ": psi, "yes or no": answer, "none": lambda y: [0.0] * len(y)}
+        each = {
+            "ψ": psi,
+            "yes or no": answer,
+            "none": lambda y: [0.0] * len(y),
+        }
         for n, total in zip(n_held, sums, strict=True):
             each[f"none, {n} marked"] = partial(psi, xis=total[None])
         for name, ask in each.items():
@@ -181,18 +221,31 @@ def verdicts(
     is, and whether the last is as a first question: ``rule, last, any, first``, a row per rule and
     key. Verdicts are inherited as suits the asker: ``np.any`` of them frames, ``np.all`` washes.
     """
-    hit, yes = psi >= stats.threshold(level), askers.answered(texts, psi, level)
+    hit = psi >= stats.threshold(level)
+    yes = askers.answered(texts, psi, level)
     first = psi[:, -1] >= stats.threshold(public.level_of(1, level))
-    of_rule = {INHERITED: (inherited(hit, 1), hit), ALONE: (hit[:, -1], hit)}
+    of_rule = {
+        INHERITED: (inherited(hit, 1), hit),
+        ALONE: (hit[:, -1], hit),
+    }
     of_rule |= {PUBLIC: (yes[:, -1], yes)}
     return pd.concat(
-        pd.DataFrame({"rule": rule, "last": last, "any": each.any(1), "first": first})
+        pd.DataFrame(
+            {
+                "rule": rule,
+                "last": last,
+                "any": each.any(1),
+                "first": first,
+            }
+        )
         for rule, (last, each) in of_rule.items()
     )
 
 
 def by_key(
-    K: Float[np.ndarray, "n n"], files: Sequence[str], levels: Sequence[float]
+    K: Float[np.ndarray, "n n"],
+    files: Sequence[str],
+    levels: Sequence[float],
 ) -> tuple[pd.DataFrame, Float[np.ndarray, " n"]]:
     """Which share of further texts of a kind a key accuses, by its z₀, from the cosines of human
     texts alone: ``z0, level, value, low, high, n``, with intervals over the texts' files; and k.
@@ -201,7 +254,9 @@ def by_key(
     rows = [
         {"z0": z0, "level": f"{level:g}"}
         | stats.interval(
-            askers.one_key(stats.threshold(level), k, z0), cluster=files, share=True
+            askers.one_key(stats.threshold(level), k, z0),
+            cluster=files,
+            share=True,
         ).row()
         for level in levels
         for z0 in range(-3, 4)

@@ -18,7 +18,12 @@ from sklearn.metrics import roc_curve
 from gaussmark_lib import gradients, likelihood, models, score, stats
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs, under_own_keys
+from gaussmark_lib.workbench.pairs import (
+    OWN,
+    PLAIN,
+    Pairs,
+    under_own_keys,
+)
 from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
 
@@ -34,7 +39,8 @@ def detection_rates(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
     rows = []
     for (n_tokens, kind), texts in table.groupby(["n_tokens", "kind"], sort=False):
         for level in LEVELS:
-            tau, where = stats.threshold(level), {"n_tokens": n_tokens, "level": f"level {level}"}
+            tau = stats.threshold(level)
+            where = {"n_tokens": n_tokens, "level": f"level {level}"}
             rows.append(where | {"kind": kind} | stats.interval(texts["psi"] >= tau).row())
             if kind == PLAIN:
                 predicted = stats.interval(norm.cdf(sigma * texts["grad_norm"] - tau))
@@ -67,7 +73,12 @@ def over_prediction(table: pd.DataFrame, sigma: float) -> stats.Estimate:
 
 
 def without_prompts(
-    lm: models.LM, pairs: Pairs, marked: Texts, plain: Texts, wm: Watermark, **options
+    lm: models.LM,
+    pairs: Pairs,
+    marked: Texts,
+    plain: Texts,
+    wm: Watermark,
+    **options,
 ) -> pd.DataFrame:
     """``score.score``'s table, with ``prompt`` and ``kind``, of marked and plain texts under the
     keys of their pairs, tested by somebody who does not know the prompts. Options are ``lengths,
@@ -75,7 +86,15 @@ def without_prompts(
     """
     responses = [*marked, *plain]
     unknown = [lm.unknown_prompt() for _ in responses]
-    table = score.score(lm.model, unknown, responses, wm, pairs.keys * 2, paired=True, **options)
+    table = score.score(
+        lm.model,
+        unknown,
+        responses,
+        wm,
+        pairs.keys * 2,
+        paired=True,
+        **options,
+    )
     kind, pair = np.divmod(table["text"], pairs.n)
     return table.assign(prompt=pair, kind=np.array([OWN, PLAIN])[kind])
 
@@ -131,7 +150,12 @@ def norm_per_token(plain: pd.DataFrame) -> float:
 
 
 def token_gradients(
-    lm: models.LM, prompts: Texts, responses: Texts, weight: str, every: int, **options
+    lm: models.LM,
+    prompts: Texts,
+    responses: Texts,
+    weight: str,
+    every: int,
+    **options,
 ) -> pd.DataFrame:
     """‖∇ log p(v_t | x, v_<t)‖ of every ``every``-th token alone: ``text, position, grad_norm,
     entropy`` (nats, before it). Options are ``dtype`` of ``gradients.norms``.
@@ -184,11 +208,26 @@ def draw_p(table: pd.DataFrame, caption: str) -> Figure:
         p = table[table["kind"] == kind].pivot(index="n_tokens", columns="text", values="p_value")
         colour = style.look(kind)["color"]
         axes.plot(p.iloc[:, :25], color=colour, alpha=0.25, linewidth=0.7)
-        axes.plot(p.median(axis=1), "o-", color=colour, linewidth=2.5, label=f"median: {label}")
+        axes.plot(
+            p.median(axis=1),
+            "o-",
+            color=colour,
+            linewidth=2.5,
+            label=f"median: {label}",
+        )
     axes.axhline(0.05, **style.DASHED, label="level 0.05")
-    axes.set(yscale="log", xlabel=style.TOKENS, ylabel="p-value", ylim=(1e-7, 1.3))
+    axes.set(
+        yscale="log",
+        xlabel=style.TOKENS,
+        ylabel="p-value",
+        ylim=(1e-7, 1.3),
+    )
     style.log_ticks(axes, table["n_tokens"])
-    return style.caption(figure, caption, "How does the p-value of a text fall with its length?")
+    return style.caption(
+        figure,
+        caption,
+        "How does the p-value of a text fall with its length?",
+    )
 
 
 def draw_power(detection: pd.DataFrame, caption: str) -> Figure:
@@ -217,7 +256,10 @@ def draw_roc(table: pd.DataFrame, aucs: pd.DataFrame, caption: str) -> Figure:
         label = f"{row.n_tokens} tokens: area {row.value:.2f} ({row.low:.2f} to {row.high:.2f})"
         axes.step(fpr, tpr, where="post", color=colour, label=label)
     axes.plot([0, 1], [0, 1], **style.DOTTED)
-    axes.set(xlabel="plain texts called watermarked", ylabel="watermarked texts detected")
+    axes.set(
+        xlabel="plain texts called watermarked",
+        ylabel="watermarked texts detected",
+    )
     return style.caption(figure, caption, "What do all thresholds together give?")
 
 
@@ -225,8 +267,20 @@ def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
     """‖G‖² of each plain text against its length, with the line through zero."""
     figure, axes = plt.subplots()
     squares = plain["grad_norm"] ** 2
-    axes.scatter(plain["n_tokens"], squares, s=9, alpha=0.3, color=style.PLAIN, label="a text")
-    axes.plot(squares.groupby(plain["n_tokens"]).mean(), "o-", color=style.PLAIN, label="mean")
+    axes.scatter(
+        plain["n_tokens"],
+        squares,
+        s=9,
+        alpha=0.3,
+        color=style.PLAIN,
+        label="a text",
+    )
+    axes.plot(
+        squares.groupby(plain["n_tokens"]).mean(),
+        "o-",
+        color=style.PLAIN,
+        label="mean",
+    )
     grid = np.array([0, plain["n_tokens"].max()])
     axes.plot(grid, slope * grid, **style.DASHED, label=f"{slope:.3g} per token")
     axes.set(xlabel=style.TOKENS, ylabel="‖G‖²", xlim=(0, None), ylim=(0, None))
@@ -236,10 +290,21 @@ def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
 def draw_tokens(tokens: pd.DataFrame, caption: str) -> Figure:
     """‖∇ log p‖ of single tokens by the entropy before them."""
     figure, axes = plt.subplots()
-    axes.scatter(tokens["entropy"], tokens["grad_norm"], s=8, alpha=0.25, color=style.PLAIN)
+    axes.scatter(
+        tokens["entropy"],
+        tokens["grad_norm"],
+        s=8,
+        alpha=0.25,
+        color=style.PLAIN,
+    )
     bins = tokens.groupby(pd.qcut(tokens["entropy"], BINS, duplicates="drop"), observed=True)
     means = bins[["entropy", "grad_norm"]].mean()
-    axes.plot(*means.to_numpy().T, "o-", color=style.THEORY, label="mean of a sixth of the tokens")
+    axes.plot(
+        *means.to_numpy().T,
+        "o-",
+        color=style.THEORY,
+        label="mean of a sixth of the tokens",
+    )
     axes.set(xlabel=ENTROPY, ylabel="‖∇ log p‖ of one token")
     return style.caption(figure, caption, "Does a free choice have the longer gradient?")
 
@@ -247,9 +312,20 @@ def draw_tokens(tokens: pd.DataFrame, caption: str) -> Figure:
 def draw_texts(texts: pd.DataFrame, caption: str) -> Figure:
     """ψ of texts by their mean entropy, a colour per temperature."""
     figure, axes = plt.subplots()
-    sns.scatterplot(texts, x="entropy", y="psi", hue="temperature", palette="flare", ax=axes)
+    sns.scatterplot(
+        texts,
+        x="entropy",
+        y="psi",
+        hue="temperature",
+        palette="flare",
+        ax=axes,
+    )
     centres = texts.groupby("temperature")[["entropy", "psi"]].mean()
     axes.plot(*centres.to_numpy().T, "D-", color=style.THEORY, label="mean")
     axes.set(xlabel=ENTROPY, ylabel="ψ with its own key")
     axes.legend(title="temperature")
-    return style.caption(figure, caption, "Does a sampler with more freedom leave more evidence?")
+    return style.caption(
+        figure,
+        caption,
+        "Does a sampler with more freedom leave more evidence?",
+    )

@@ -11,13 +11,27 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from gaussmark_lib import evidence, files, generate, models, perturb, score, stats
-from gaussmark_lib.workbench.pairs import OWN, Pairs, demonstration_keys, under_own_keys
+from gaussmark_lib import (
+    evidence,
+    files,
+    generate,
+    models,
+    perturb,
+    score,
+    stats,
+)
+from gaussmark_lib.workbench.pairs import (
+    OWN,
+    Pairs,
+    demonstration_keys,
+    under_own_keys,
+)
 from gaussmark_lib.workbench.plots import show, style
 from gaussmark_lib.workbench.runs import folder
 
 LETTERS = "ABCDEF"
-MEASURED, PREDICTED = "measured", "predicted"
+MEASURED = "measured"
+PREDICTED = "predicted"
 
 
 class Game(NamedTuple):
@@ -70,14 +84,21 @@ def _coloured(pieces: pd.DataFrame) -> str:
 
 
 def cloud(
-    lm: models.LM, game: Game, wm: perturb.Watermark, keys: Sequence[perturb.Key]
+    lm: models.LM,
+    game: Game,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
 ) -> pd.DataFrame:
     """Where each key's noise lies as seen from a marked text of the game, in units of σ: ``along``
     its gradient G, which is ψ, and ``across``, along another text's gradient without its part in G.
     """
-    marked, plain = game.is_marked.index(True), game.is_marked.index(False)
+    marked = game.is_marked.index(True)
+    plain = game.is_marked.index(False)
     prompts, texts = ([row[i] for i in (marked, plain)] for row in (game.prompts, game.texts))
-    gradients = sorted(score.gradients(lm.model, prompts, texts, wm), key=lambda g: g.text)
+    gradients = sorted(
+        score.gradients(lm.model, prompts, texts, wm),
+        key=lambda g: g.text,
+    )
     along, other = score.psi(gradients, wm.on(lm.model), keys)
     first, second = (gradient.unit() for gradient in gradients)
     cosine = float(first @ second)
@@ -86,14 +107,22 @@ def cloud(
 
 
 def growth(
-    lm: models.LM, game: Game, wm: perturb.Watermark, keys: Sequence[perturb.Key]
+    lm: models.LM,
+    game: Game,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
 ) -> pd.DataFrame:
     """ψ of that text's first n tokens under each key, for more and more n (``score``'s table)."""
     i = game.is_marked.index(True)
     n = len(game.texts[i])
     lengths = sorted({max(1, round(n * part / 20)) for part in range(1, 21)})
     return score.score(
-        lm.model, [game.prompts[i]], [game.texts[i]], wm, list(keys), lengths=lengths
+        lm.model,
+        [game.prompts[i]],
+        [game.texts[i]],
+        wm,
+        list(keys),
+        lengths=lengths,
     )
 
 
@@ -101,21 +130,38 @@ def draw_picture(cloud: pd.DataFrame, growth: pd.DataFrame, level: float, captio
     """G as an arrow among the noises of many keys, their projections on it, and ψ as the text
     grows; the first key is the one that wrote.
     """
-    right, wrong = {"color": style.WATERMARKED}, {"color": style.WRONG_KEY}
-    tau, own = stats.threshold(level), cloud.iloc[0]
+    right = {"color": style.WATERMARKED}
+    wrong = {"color": style.WRONG_KEY}
+    tau = stats.threshold(level)
+    own = cloud.iloc[0]
     figure, (left, middle, grown) = plt.subplots(1, 3, figsize=(12.4, 4.3))
     left.scatter(cloud["along"][1:], cloud["across"][1:], s=6, alpha=0.5, **wrong)
     left.scatter(own["along"], own["across"], s=140, marker="*", zorder=3, **right)
     arrow = {"arrowstyle": "-|>", "lw": 3, "color": "black"}
     left.annotate("", (3, 0), (0, 0), arrowprops=arrow, zorder=4)
     left.text(3.1, 0.25, "G", weight="bold")
-    left.set(xlabel="along G, in σ", ylabel="along a direction at right angles to G, in σ")
+    left.set(
+        xlabel="along G, in σ",
+        ylabel="along a direction at right angles to G, in σ",
+    )
     left.set(title="One dot per key: its noise ξ")
     middle.hist(cloud["along"][1:], bins=25, density=True, alpha=0.5, **wrong)
     style.normal_density(middle, high=max(4.0, own["along"] + 0.5))
-    middle.plot(own["along"], 0, "*", markersize=14, clip_on=False, label=OWN, **right)
+    middle.plot(
+        own["along"],
+        0,
+        "*",
+        markersize=14,
+        clip_on=False,
+        label=OWN,
+        **right,
+    )
     middle.axvline(tau, **style.DASHED, label=f"level {level:g}")
-    middle.set(xlabel="ψ = the projection on G, in σ", title="Their shadows on G", yticks=[])
+    middle.set(
+        xlabel="ψ = the projection on G, in σ",
+        title="Their shadows on G",
+        yticks=[],
+    )
     for number, (_, rows) in enumerate(growth.groupby("key_id", sort=False)):
         look = (
             right | {"lw": 2.5, "zorder": 3} if number == 0 else wrong | {"lw": 0.8, "alpha": 0.6}
@@ -133,8 +179,17 @@ def draw_tested(table: pd.DataFrame, level: float, caption: str) -> Figure:
     """
     figure, axes = plt.subplots()
     grid = np.linspace(-4, max(4.5, table["psi"].max() + 0.5), 400)
-    axes.fill_between(grid, norm.pdf(grid), color="0.85", label="N(0, 1): text without the key")
-    axes.axvline(stats.threshold(level), **style.DASHED, label=f"threshold at level {level:g}")
+    axes.fill_between(
+        grid,
+        norm.pdf(grid),
+        color="0.85",
+        label="N(0, 1): text without the key",
+    )
+    axes.axvline(
+        stats.threshold(level),
+        **style.DASHED,
+        label=f"threshold at level {level:g}",
+    )
     kinds = list(table["kind"].unique())
     for row, kind in enumerate(kinds, 1):
         psi = table.loc[table["kind"] == kind, "psi"]
@@ -142,10 +197,18 @@ def draw_tested(table: pd.DataFrame, level: float, caption: str) -> Figure:
         label = f"{kind} (mean {psi.mean():.2f})"
         axes.scatter(psi, np.full(len(psi), -0.04 * row), label=label, **look)
     bottom = -0.04 * (len(kinds) + 1.2)
-    axes.set(xlabel="ψ (standard deviations)", ylabel="density", ylim=(bottom, None))
+    axes.set(
+        xlabel="ψ (standard deviations)",
+        ylabel="density",
+        ylim=(bottom, None),
+    )
     axes.set_yticks([0.0, 0.1, 0.2, 0.3, 0.4])
     style.legend_beside(axes)
-    return style.caption(figure, caption, "Which of the three has a ψ beyond the threshold?")
+    return style.caption(
+        figure,
+        caption,
+        "Which of the three has a ψ beyond the threshold?",
+    )
 
 
 def turned(
@@ -180,10 +243,14 @@ def same_everywhere(lm: models.LM) -> pd.DataFrame:
     run = folder.load(files.RUNS / "reference" / "first_watermark")
     texts = run.table("texts").head(16)
     wm = perturb.Watermark(run.results["weight"], run.results["sigma"])
-    keys, prompts = demonstration_keys(len(texts), run.params["seed"]), texts["prompt"].tolist()
+    keys = demonstration_keys(len(texts), run.params["seed"])
+    prompts = texts["prompt"].tolist()
     tables = []
     for kind in ("watermarked", "plain"):
         scores = score.score(model, prompts, texts[kind].tolist(), wm, keys, paired=True)
-        columns = {"here": scores["psi"], "recorded": texts[f"psi_{kind}"]}
+        columns = {
+            "here": scores["psi"],
+            "recorded": texts[f"psi_{kind}"],
+        }
         tables.append(pd.DataFrame({"kind": kind} | columns))
     return pd.concat(tables, ignore_index=True)

@@ -48,7 +48,9 @@ PASS = 12  # rows of a forward pass whose logits are kept: a multiple of most nu
 MOST_PILOT = 48  # texts of the pilot: their number is limited
 EFFICIENCY = "own text: ψ² ÷ (2T · price)"
 HUMAN = "human text: change of cross-entropy ÷ (ψ²/2T)"
-DIFFERENT, EQUAL, OPEN = "different", "equal within the margin", "n too small to say"
+DIFFERENT = "different"
+EQUAL = "equal within the margin"
+OPEN = "n too small to say"
 
 
 def one_per_kind(weights: Sequence[str]) -> list[str]:
@@ -218,7 +220,10 @@ def detected(prediction: pd.DataFrame, written: pd.DataFrame, level: float) -> p
 
 
 def ratio(
-    written: pd.DataFrame, cells: pd.DataFrame, least: float = 0.0, most: float = LINEAR
+    written: pd.DataFrame,
+    cells: pd.DataFrame,
+    least: float = 0.0,
+    most: float = LINEAR,
 ) -> stats.Estimate:
     """Measured over predicted ψ, mean over the cells with a predicted ψ in this range, clustered by
     pair; NaN without such cells.
@@ -239,7 +244,10 @@ def _within(written: pd.DataFrame, cells: pd.DataFrame, least: float, most: floa
     """The rows in cells with a predicted ψ in this range, with it."""
     # a σ solved for the bound has it up to its rounding
     wanted = cells.loc[cells["predicted_psi"].between(0.99 * least, 1.01 * most)]
-    return written.merge(wanted[["weight", "sigma", "predicted_psi"]], on=["weight", "sigma"])
+    return written.merge(
+        wanted[["weight", "sigma", "predicted_psi"]],
+        on=["weight", "sigma"],
+    )
 
 
 def _mean_of_pairs(values: pd.Series, pair: pd.Series) -> stats.Estimate:
@@ -284,7 +292,11 @@ def cost(
 
 
 def _linear(
-    lm: models.LM, passages: Texts, keys: Sequence[Key], weights: Iterable[str], dtype: str | None
+    lm: models.LM,
+    passages: Texts,
+    keys: Sequence[Key],
+    weights: Iterable[str],
+    dtype: str | None,
 ) -> pd.DataFrame:
     """−⟨ξ, G⟩/T at σ = 1 of each passage under its own key: ``weight, prompt, linear``."""
     tables = []
@@ -293,7 +305,15 @@ def _linear(
         empty = [[]] * len(passages)
         scores = score.score(lm.model, empty, passages, wm, keys, paired=True, dtype=dtype)
         linear = -scores["psi"] * scores["grad_norm"] / scores["n_tokens"]
-        tables.append(pd.DataFrame({"weight": weight, "prompt": scores["text"], "linear": linear}))
+        tables.append(
+            pd.DataFrame(
+                {
+                    "weight": weight,
+                    "prompt": scores["text"],
+                    "linear": linear,
+                }
+            )
+        )
     return pd.concat(tables, ignore_index=True)
 
 
@@ -307,7 +327,13 @@ def priced(cost: pd.DataFrame, margin: float) -> pd.DataFrame:
     is_different = (cells["low"] > 0) | (cells["high"] < 0)
     is_equal = (-margin <= cells["low"]) & (cells["high"] <= margin)
     cells["outcome"] = np.select([is_different, is_equal], [DIFFERENT, EQUAL], OPEN)
-    return cells.rename(columns={"value": "delta", "low": "delta_low", "high": "delta_high"})
+    return cells.rename(
+        columns={
+            "value": "delta",
+            "low": "delta_low",
+            "high": "delta_high",
+        }
+    )
 
 
 def changes(cost: pd.DataFrame) -> pd.Series:
@@ -321,7 +347,13 @@ def prices(written: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
     """
     each = written.assign(price=written["price"] / n_tokens)
     cells = means(each, ["weight", "sigma"], "price").drop(columns="n")
-    return cells.rename(columns={"value": "price", "low": "price_low", "high": "price_high"})
+    return cells.rename(
+        columns={
+            "value": "price",
+            "low": "price_low",
+            "high": "price_high",
+        }
+    )
 
 
 def solved(
@@ -370,7 +402,10 @@ def far_out(
 
 
 def carriers(
-    written: pd.DataFrame, cells: pd.DataFrame, cost: pd.DataFrame, n_tokens: int
+    written: pd.DataFrame,
+    cells: pd.DataFrame,
+    cost: pd.DataFrame,
+    n_tokens: int,
 ) -> pd.DataFrame:
     """What each carrier gives and takes at equal price, one row per weight and ``quantity``.
 
@@ -405,7 +440,8 @@ def _own(
 
 def efficiency(table: Float[np.ndarray, "pairs cells 2"]) -> float:
     """Σ ψ² ÷ Σ 2·price over cells, from each pair's ψ and price (nats per text); 1 by the law."""
-    psi, price = table[..., 0], table[..., 1]
+    psi = table[..., 0]
+    price = table[..., 1]
     squares = psi.mean(0) ** 2 - psi.var(0, ddof=1) / len(psi)  # E mean² is larger by the variance
     return float(squares.sum() / (2 * price.mean(0).sum()))
 
@@ -422,7 +458,9 @@ def human_ratios(cost: pd.DataFrame, cells: pd.DataFrame, n_tokens: int) -> pd.D
     return rows.pivot(index="passage", columns="weight", values="ratio")[nearest["weight"]]
 
 
-def largest_over_smallest(ratios: Float[np.ndarray, "passages weights"]) -> float:
+def largest_over_smallest(
+    ratios: Float[np.ndarray, "passages weights"],
+) -> float:
     """Of the columns' means; 100 where the smallest is less than 1% of the largest, or negative."""
     means = np.mean(ratios, axis=0)
     return float(means.max() / max(means.min(), means.max() / 100))
@@ -448,7 +486,9 @@ def spread(written: pd.DataFrame, cells: pd.DataFrame) -> stats.Estimate:
 
 
 def between(
-    values: Float[np.ndarray, " k"], errors: Float[np.ndarray, " k"], confidence: float = 0.95
+    values: Float[np.ndarray, " k"],
+    errors: Float[np.ndarray, " k"],
+    confidence: float = 0.95,
 ) -> stats.Estimate:
     """The standard deviation τ of k independent quantities, from an estimate of each with its
     standard error e: value ~ N(μ, τ² + e²).
@@ -497,7 +537,11 @@ def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
     named["column"] = named["column"].str.removeprefix(f"{column_name} = ")
     strength = {"vmax": 1.2 * cells["psi"].max(), "fmt": ".1f"}
     if column_name == "σ":
-        first = ("predicted_psi", "predicted ψ, from plain text", strength)
+        first = (
+            "predicted_psi",
+            "predicted ψ, from plain text",
+            strength,
+        )
     else:
         look = {"vmax": 1.2 * cells["sigma"].max(), "fmt": ".2g"}
         first = ("sigma", "σ, solved on plain text", look)
@@ -511,7 +555,11 @@ def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
     for axes, (values, title, look) in zip(three, shown, strict=True):
         grid = named.pivot(index="weight", columns="column", values=values)
         rows = grid.loc[named["weight"].unique(), named["column"].unique()]
-        look |= {"annot": True, "annot_kws": {"size": 9, "color": "k"}, "cbar": False}
+        look |= {
+            "annot": True,
+            "annot_kws": {"size": 9, "color": "k"},
+            "cbar": False,
+        }
         sns.heatmap(rows, ax=axes, vmin=0, cmap="Wistia", **look)
         axes.set(xlabel=column_name, ylabel="", title=title)
         axes.tick_params("both", rotation=0)

@@ -27,13 +27,16 @@ from gaussmark_lib.gradients import of_pairs
 from gaussmark_lib.workbench.pairs import passages
 from gaussmark_lib.workbench.plots import style
 
-OWN, RANDOM = "model samples", "random tokens"
-AT_THETA, AT_MOVED = "θ", "θ + ξ"
+OWN = "model samples"
+RANDOM = "random tokens"
+AT_THETA = "θ"
+AT_MOVED = "θ + ξ"
 Cut = tuple[list[list[int]], list[list[int]]]  # prompts and responses
 
 
 def kinds(
-    human: Sequence[str] = ("docs", "licences", "source"), writer: models.LM | None = None
+    human: Sequence[str] = ("docs", "licences", "source"),
+    writer: models.LM | None = None,
 ) -> dict[str, str]:
     """The kinds of text by the name that a table shows: human text of several kinds, text by
     another model, the model's own, and random ids.
@@ -70,7 +73,11 @@ def null_texts(
     or what the ``writer``, the model itself or chance writes after ``text``.
     """
     if writer and kind == writer.name:
-        size = {"prompt_tokens": prompt_tokens, "n_tokens": n_tokens, "seed": seed}
+        size = {
+            "prompt_tokens": prompt_tokens,
+            "n_tokens": n_tokens,
+            "seed": seed,
+        }
         return written_by(writer, lm, text, n, **size, **sampling)
     if kind not in (OWN, RANDOM):
         return passages(lm, kind, n, prompt_tokens, n_tokens, seed=seed)
@@ -127,27 +134,43 @@ def fresh_keys(
     return pd.concat(tables).sort_values("text", kind="stable", ignore_index=True)
 
 
-def levels(table: pd.DataFrame, nominal: Sequence[float], confidence: float = 0.95) -> pd.DataFrame:
+def levels(
+    table: pd.DataFrame,
+    nominal: Sequence[float],
+    confidence: float = 0.95,
+) -> pd.DataFrame:
     """The share of false alarms at each nominal level, by kind and for ``all``, with the exact
     binomial interval: ``kind, level`` (in words), ``value, low, high, n``, and whether the interval
     ``holds`` the level.
     """
     rows = []
-    for kind, of_kind in [*table.groupby("kind", sort=False), ("all", table)]:
+    for kind, of_kind in [
+        *table.groupby("kind", sort=False),
+        ("all", table),
+    ]:
         for level in nominal:
             share = stats.share(of_kind["p_value"] <= level, confidence=confidence)
-            row = {"kind": kind, "level": f"at level {100 * level:g}%", **share.row()}
+            row = {
+                "kind": kind,
+                "level": f"at level {100 * level:g}%",
+                **share.row(),
+            }
             rows.append(row | {"holds": share.low <= level <= share.high})
     return pd.DataFrame(rows)
 
 
 def fixed_keys(
-    lm: models.LM, cut: Cut, wm: perturb.Watermark, keys: Sequence[perturb.Key], **settings
+    lm: models.LM,
+    cut: Cut,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    **settings,
 ) -> tuple[Float[np.ndarray, "texts keys"], float]:
     """ψ of each text under each key, and the mean cosine between the gradients of two texts, from
     |Σ u|² = n + Σ_{i≠j} cos_ij.
     """
-    order, total = [], 0.0
+    order = []
+    total = 0.0
 
     def seen() -> Iterator[score.TextGradient]:
         nonlocal total
@@ -171,13 +194,18 @@ def predicted_spread(cosine: float, n: int, level: float) -> float:
     >>> round(predicted_spread(1.0, 100, 0.05), 4)  # all texts at once, or none
     0.2179
     """
-    c, below = min(max(cosine, 0.0), 1.0), [-stats.threshold(level)] * 2
+    c = min(max(cosine, 0.0), 1.0)
+    below = [-stats.threshold(level)] * 2
     both = float(multivariate_normal.cdf(below, cov=[[1, c], [c, 1]], allow_singular=True))
     return float(np.sqrt((level - level**2) / n + (1 - 1 / n) * max(0.0, both - level**2)))
 
 
 def spreads(
-    rates: pd.DataFrame, cosines: Mapping[str, float], n: int, level: float, seed: int
+    rates: pd.DataFrame,
+    cosines: Mapping[str, float],
+    n: int,
+    level: float,
+    seed: int,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """How far the keys' rates spread over n texts: by kind ``mean, spread, largest, cosine`` and
     :func:`predicted_spread` as ``predicted``, and as ``binomial`` for a cosine of 0; and the same
@@ -189,7 +217,10 @@ def spreads(
         {"kind": kind, "spread": "measured"} | stats.interval(of_one, np.std, seed=seed).row()
         for kind, of_one in ((kind, values.to_numpy()) for kind, values in by_kind)
     ]
-    of_each = {"predicted": table["cosine"], "binomial": table["cosine"] * 0}
+    of_each = {
+        "predicted": table["cosine"],
+        "binomial": table["cosine"] * 0,
+    }
     for (name, cosine), label in zip(of_each.items(), ("predicted", "if independent"), strict=True):
         table[name] = [predicted_spread(c, n, level) for c in cosine]
         rows += [{"kind": k, "spread": label, "value": v} for k, v in table[name].items()]
@@ -218,7 +249,14 @@ def trap(
         with perturb.watermarked(lm.model, wm, key):
             [gradient] = of_pairs(placed, {0: pairs[text]}, dtype=dtype, perturbed=True)
         [[psi]] = score.psi([gradient], placed, [key])
-        wrong.append({"text": text, "at": AT_MOVED, "psi": psi, "grad_norm": gradient.norm})
+        wrong.append(
+            {
+                "text": text,
+                "at": AT_MOVED,
+                "psi": psi,
+                "grad_norm": gradient.norm,
+            }
+        )
     return pd.concat([right, pd.DataFrame(wrong)], ignore_index=True)[list(wrong[0])]
 
 
@@ -248,7 +286,8 @@ def published(
             "θ, no prompt, N(0, 1)": without.to_numpy(),
             **dict.fromkeys(["θ + ξ, N(0, 1)", empirical], at[AT_MOVED].to_numpy()),
         }
-    rows, values = [], []
+    rows = []
+    values = []
     for way, null in psi["human"].items():
         own = psi["marked"][way]
         taus = [stats.threshold(level) for level in (0.05, 0.001)]
@@ -271,11 +310,25 @@ def draw_rates(rates: pd.DataFrame, level: float, n: int, caption: str) -> Figur
     """
     figure, axes = plt.subplots(figsize=(8.4, 4.2))
     low, high = binom(n, level).ppf([0.025, 0.975]) / n
-    axes.axvspan(low, high, color="0.88", label=f"95% if the {n} texts\nwere independent")
+    axes.axvspan(
+        low,
+        high,
+        color="0.88",
+        label=f"95% if the {n} texts\nwere independent",
+    )
     axes.axvline(level, **style.THIN, label=f"level {level:g}")
-    look = {"jitter": 0.3, "size": 5, "linewidth": 0.4, "edgecolor": "white", "legend": False}
+    look = {
+        "jitter": 0.3,
+        "size": 5,
+        "linewidth": 0.4,
+        "edgecolor": "white",
+        "legend": False,
+    }
     sns.stripplot(rates, x="value", y="kind", hue="kind", ax=axes, **look)
-    axes.set(xlabel="share of the kind's texts that one key calls watermarked", ylabel="")
+    axes.set(
+        xlabel="share of the kind's texts that one key calls watermarked",
+        ylabel="",
+    )
     style.legend_beside(axes)
     title = "How far is one fixed key's rate of false alarms from the level?"
     return style.caption(figure, caption, title)
@@ -285,10 +338,20 @@ def draw_trap(table: pd.DataFrame, expected: float, caption: str) -> Figure:
     """ψ of plain text with the gradient at θ and at θ + ξ (columns ``psi, at``), in one binning."""
     figure, axes = plt.subplots(figsize=(8.4, 4.2))
     bins = np.linspace(min(-4.0, table["psi"].min()), max(4.0, table["psi"].max()), 28)
-    for at, colour in ((AT_THETA, style.PLAIN), (AT_MOVED, style.WRONG_KEY)):
+    for at, colour in (
+        (AT_THETA, style.PLAIN),
+        (AT_MOVED, style.WRONG_KEY),
+    ):
         psi = table.loc[table["at"] == at, "psi"]
         label = f"gradient at {at}"
-        axes.hist(psi, bins=bins, density=True, alpha=0.55, color=colour, label=label)
+        axes.hist(
+            psi,
+            bins=bins,
+            density=True,
+            alpha=0.55,
+            color=colour,
+            label=label,
+        )
     style.normal_density(axes, bins[0], bins[-1])
     axes.axvline(expected, **style.DASHED, label=f"−σ · mean ‖G‖ = {expected:.2f}")
     axes.set(xlabel="ψ of plain text", ylabel="density")

@@ -1,12 +1,13 @@
-"""07: noise that avoids the weight's top singular directions (``rank_reduce``), beside the vanilla
-scheme, over n pairs of a fresh prompt and a fresh key (paper, Sec. "rank-reduction").
+"""07: noise that avoids the weight's top singular directions (``rank_reduce``), compared with the
+vanilla scheme, over n pairs of a fresh prompt and a fresh key (paper, Sec. "rank-reduction").
 
 With P the projection, the linear law of notebook 01 reads
 
     mean ψ ≈ σ‖PG‖,        price ≈ ½σ² E‖PG‖² nats per text of the model's own
 
-At one σ each dropped direction lowers both. At the σ_k with one predicted ψ (:func:`at_equal_psi`)
-the law gives all projections the same price: what it does not describe is then measured.
+At one σ each dropped direction lowers both. At the σ_k of the same predicted ψ
+(:func:`at_equal_psi`) the law gives all projections the same price; any difference that is measured
+there is one that the law does not describe.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,9 +31,14 @@ from gaussmark_lib.workbench.pairs import Pairs
 from gaussmark_lib.workbench.plots import intervals, style
 from gaussmark_lib.workbench.plots.panels import panels
 
+# Names of schemes, statistics and quantities, as tables and figures show them.
 VANILLA = "GaussMark"
-RIGHT, DIVIDED, FORGOTTEN = "P on both", "divided by σ‖G‖", "P forgotten in the test"
-OWN, HUMAN, PSI = "price on its own text", "price on human text", "mean ψ"
+RIGHT = "P on both"
+DIVIDED = "divided by σ‖G‖"
+FORGOTTEN = "P forgotten in the test"
+OWN = "price on its own text"
+HUMAN = "price on human text"
+PSI = "mean ψ"
 Norms = Mapping[str, Float[np.ndarray, "texts k"]]  # side → ‖PG‖ with 0, 1, 2… directions dropped
 
 
@@ -44,11 +50,12 @@ def gradient_norms(
     *,
     dtype: str | None = None,
 ) -> Norms:
-    """‖PG‖ of each text for each side and every k = 0 … min(d_out, d_in), from one backward pass
-    per text.
+    """Return ‖PG‖ of each text for each side and every k = 0 … min(d_out, d_in), from one backward
+    pass per text.
     """
     wm = Watermark(weight, 1.0).on(model)
     theta = wm.linear.value()
+    # all singular directions, the strongest first: u is (d_out, k), v is (d_in, k)
     u, v = (
         rank_reduce.singular_vectors(theta, min(theta.shape), side) for side in ("left", "right")
     )
@@ -59,62 +66,88 @@ def gradient_norms(
             "left": (u.T @ G).square().sum(1).double().cumsum(0),
             "right": (G @ v).square().sum(0).double().cumsum(0),
         }
+        # what the directions of both sides take away together was subtracted twice
         in_both = (u.T @ G @ v).square().double().cumsum(0).cumsum(1).diagonal()
         gone["both"] = gone["left"] + gone["right"] - in_both
+        whole = gradient.norm**2
         for side, of_side in gone.items():
-            left = gradient.norm**2 - of_side.clamp(0, gradient.norm**2).cpu().numpy()
-            squares[side][gradient.text] = np.append(gradient.norm**2, left)
+            squares_left = whole - of_side.clamp(0, whole).cpu().numpy()
+            squares[side][gradient.text] = np.append(whole, squares_left)  # k = 0 first
     return {side: np.sqrt(rows) for side, rows in squares.items()}
 
 
-def shares(norms: Float[np.ndarray, "texts k"]) -> Float[np.ndarray, "texts k"]:
-    """The share of each text's ‖G‖² in the top k directions."""
+def shares(
+    norms: Float[np.ndarray, "texts k"],
+) -> Float[np.ndarray, "texts k"]:
+    """Return the share of each text's ‖G‖² in the top k directions."""
     return 1 - (norms / norms[:, :1]) ** 2
 
 
 def favoured(norms: Float[np.ndarray, "texts k"], n_directions: int) -> stats.Estimate:
-    """The share of ‖G‖² in the top eighth of a side's directions (at most as many as the weight
-    has), over an even spread's.
+    """Return the share of ‖G‖² in the top eighth of a side's directions (at most as many as the
+    weight has), divided by the share of an even spread.
     """
     k = max(1, min(n_directions // 8, norms.shape[1] - 1))
     return stats.interval(shares(norms)[:, k] * n_directions / k)
 
 
 def at_equal_psi(wm: Watermark, norms: Norms, rank: int) -> Watermark:
-    """The projected watermark whose predicted mean ψ is that of the vanilla ``wm``:
+    """Return the projected watermark with the predicted mean ψ of the vanilla ``wm``:
     σ_k = σ · mean‖G‖ / mean‖PG‖, over plain texts.
     """
     mean = norms[wm.side].mean(0)
-    return Watermark(wm.weight, float(wm.sigma * mean[0] / mean[rank]), rank, wm.side)
+    return Watermark(
+        wm.weight,
+        float(wm.sigma * mean[0] / mean[rank]),
+        rank,
+        wm.side,
+    )
 
 
 def named(wms: Sequence[Watermark], key: Key, dtype: str | None = None) -> dict[str, GaussMark]:
-    """These watermarks as schemes by name: ``GaussMark`` is the vanilla one, the others are ``k =
-    64``, ``k = 64, right``.
+    """Return these watermarks as schemes by name: ``GaussMark`` for the vanilla scheme, and ``k =
+    64`` or ``k = 64, right`` for the others.
     """
     schemes = {}
     for wm in wms:
-        side = "" if wm.side == "left" else f", {wm.side}"
-        name = f"k = {wm.rank_dropped}{side}" if wm.rank_dropped else VANILLA
+        name = _name(wm)
         schemes[name] = GaussMark(wm, key, name, dtype=dtype)
     return schemes
 
 
+def _name(wm: Watermark) -> str:
+    if not wm.rank_dropped:
+        return VANILLA
+    name = f"k = {wm.rank_dropped}"
+    return name if wm.side == "left" else f"{name}, {wm.side}"
+
+
 def texts_by_scheme(
-    lm: models.LM, schemes: Mapping[str, GaussMark], pairs: Pairs, n_tokens: int, **sampling
+    lm: models.LM,
+    schemes: Mapping[str, GaussMark],
+    pairs: Pairs,
+    n_tokens: int,
+    **sampling,
 ) -> dict[str, list[list[int]]]:
-    """A text of each pair by each scheme, in one batch; pair i has the same random numbers in all
-    schemes. Sampling is ``seed, top_p, temperature, until_end`` of ``generate.sample``.
+    """Write a text of each pair by each scheme, in one batch. Pair i has the same random numbers in
+    all schemes. Sampling is ``seed, top_p, temperature, until_end`` of ``generate.sample``.
     """
-    n, times = pairs.n, len(schemes)
-    marks = [(scheme.wm, key) for scheme in schemes.values() for key in pairs.keys]
-    numbers = {"rows": [*range(n)] * times, "batch_size": 128, **sampling}
-    texts = generate.sample(lm.model, pairs.prompts * times, n_tokens, marks=marks, **numbers)
+    n = pairs.n
+    n_schemes = len(schemes)
+    options = {"batch_size": 128, **sampling}
+    texts = generate.sample(
+        lm.model,
+        pairs.prompts * n_schemes,
+        n_tokens,
+        marks=[(scheme.wm, key) for scheme in schemes.values() for key in pairs.keys],
+        rows=[*range(n)] * n_schemes,  # which random numbers: those of the pair
+        **options,
+    )
     return {name: texts[i * n : (i + 1) * n] for i, name in enumerate(schemes)}
 
 
 def predicted(norms: Norms, wm: Watermark) -> Float[np.ndarray, " texts"]:
-    """σ‖PG‖ of each plain text: the mean ψ that it promises."""
+    """Return σ‖PG‖ of each plain text: the mean ψ that it predicts."""
     return wm.sigma * norms[wm.side][:, wm.rank_dropped]
 
 
@@ -125,50 +158,64 @@ def prices(
     texts: Mapping[str, Texts],
     human: Sequence[Pair],
 ) -> pd.DataFrame:
-    """Nats per token that each pair's key costs: ``scheme, pair, quantity, value``.
+    """Measure the nats per token that each pair's key costs: ``scheme, pair, quantity, value``.
 
-    ``OWN`` is KL(p_{θ+ξ} ‖ p_θ) along the scheme's own text (``divergence``), ``HUMAN`` the change
-    of the cross-entropy of a human passage, mean over ξ and −ξ, from (its beginning, its end).
+    ``OWN`` is KL(p_{θ+ξ} ‖ p_θ) along the scheme's own text (``divergence``). ``HUMAN`` is the
+    change of the cross-entropy of a human passage, mean over ξ and −ξ, from (its beginning, its
+    end).
     """
+    beginnings = Pairs([list(beginning) for beginning, _ in human], pairs.keys)
+    ends = [end for _, end in human]
     tables = []
     for name, scheme in schemes.items():
         nats = scheme.divergences(lm.model, pairs.prompts, texts[name], pairs.keys)
-        change = [
-            quality.even_change(lm, prompt, [text], scheme.wm, key).item()
-            for (prompt, text), key in zip(human, pairs.keys, strict=True)
-        ]
-        per_token = nats / [len(text) for text in texts[name]]
-        for quantity, value in ((OWN, per_token), (HUMAN, change)):
-            columns = {"scheme": name, "pair": range(pairs.n), "quantity": quantity, "value": value}
+        change = quality.even_changes(lm, beginnings, {HUMAN: ends}, scheme.wm)
+        values = {
+            OWN: nats / [len(text) for text in texts[name]],
+            HUMAN: change[HUMAN],
+        }
+        for quantity, value in values.items():
+            columns = {
+                "scheme": name,
+                "pair": range(pairs.n),
+                "quantity": quantity,
+                "value": value,
+            }
             tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
 
 def over_vanilla(table: pd.DataFrame) -> pd.DataFrame:
-    """Of a table like :func:`prices`: each projection's mean over the vanilla scheme's, of the same
-    pairs: ``scheme, quantity, value, low, high, n``.
+    """Divide each projection's mean by the vanilla scheme's, over the same pairs, in a table like
+    that of :func:`prices`: ``scheme, quantity, value, low, high, n``.
     """
     rows = []
     for quantity, cells in table.groupby("quantity", sort=False):
         values = cells.pivot(index="pair", columns="scheme", values="value")
-        for scheme in cells["scheme"].unique():
-            if scheme != VANILLA:
-                estimate = stats.ratio(values[scheme], values[VANILLA])
-                rows.append({"scheme": scheme, "quantity": quantity} | estimate.row())
+        schemes = [scheme for scheme in cells["scheme"].unique() if scheme != VANILLA]
+        for scheme in schemes:
+            estimate = stats.ratio(values[scheme], values[VANILLA])
+            rows.append(
+                {
+                    "scheme": scheme,
+                    "quantity": quantity,
+                    **estimate.row(),
+                }
+            )
     return pd.DataFrame(rows)
 
 
 def left_over_vanilla(table: pd.DataFrame, scheme: str) -> stats.Estimate:
-    """The share of its mean ψ that a scheme keeps after the edits, over the share that the vanilla
-    scheme keeps, of the same pairs; the edits of a text are averaged.
+    """Divide the share of its mean ψ that a scheme keeps after the edits by the share that the
+    vanilla scheme keeps, over the same pairs. The edits of a text are averaged.
     """
     state = np.where(table["edit"] == UNEDITED, "before", "after")
     psi = table.assign(state=state).pivot_table("psi", "pair", ["scheme", "state"])
     columns = [(name, state) for name in (scheme, VANILLA) for state in ("after", "before")]
 
     def share(rows: np.ndarray) -> float:
-        after, before, vanilla_after, vanilla_before = rows.mean(0)
-        return (after / before) / (vanilla_after / vanilla_before)
+        psi_after, psi_before, vanilla_after, vanilla_before = rows.mean(0)
+        return (psi_after / psi_before) / (vanilla_after / vanilla_before)
 
     return stats.interval(psi[columns].to_numpy(), share)
 
@@ -181,7 +228,7 @@ def misuses(
     keys: Sequence[Key],
     **options,
 ) -> dict[str, np.ndarray]:
-    """ψ of a projected watermark, and what becomes of it if P is not where it belongs.
+    """Return ψ of a projected watermark, and the same if P is not where it belongs.
 
     =============  ==================  ========================================================
     ``RIGHT``      ⟨Pξ, PG⟩ / (σ‖PG‖)  N(0, 1) under the null, mean σ‖PG‖ on its own text
@@ -189,26 +236,32 @@ def misuses(
     ``FORGOTTEN``  ⟨ξ, G⟩ / (σ‖G‖)     N(0, 1) under the null, but the mean is σ‖PG‖²/‖G‖
     =============  ==================  ========================================================
 
-    Options are those of ``score.score``, and the order of the ψ is that of its rows.
+    Options are those of ``score.score``. The ψ have the order of its rows.
     """
-    right, forgotten = (
-        score.score(model, prompts, responses, scheme, keys, **options)
-        for scheme in (wm, replace(wm, rank_dropped=0))
-    )
+    without_p = replace(wm, rank_dropped=0)
+    right = score.score(model, prompts, responses, wm, keys, **options)
+    forgotten = score.score(model, prompts, responses, without_p, keys, **options)
+    # ψ times σ‖PG‖ is the inner product; σ cancels
     divided = right["psi"] * right["grad_norm"] / forgotten["grad_norm"]
-    psi = {RIGHT: right["psi"], DIVIDED: divided, FORGOTTEN: forgotten["psi"]}
+    psi = {
+        RIGHT: right["psi"],
+        DIVIDED: divided,
+        FORGOTTEN: forgotten["psi"],
+    }
     return {statistic: values.to_numpy() for statistic, values in psi.items()}
 
 
 def detected(psi: Mapping[str, np.ndarray], level: float) -> pd.DataFrame:
-    """What each statistic of :func:`misuses` detects: ``statistic, value, low, high, n``."""
+    """Return the share that each statistic of :func:`misuses` detects: ``statistic, value, low,
+    high, n``.
+    """
     return pd.DataFrame(
         {"statistic": name} | stats.tpr(values, level).row() for name, values in psi.items()
     )
 
 
 def of_scheme(over: pd.DataFrame, scheme: str) -> dict[str, stats.Estimate]:
-    """The estimates of one scheme in :func:`over_vanilla`'s table, by quantity."""
+    """Return the estimates of a scheme in the table of :func:`over_vanilla`, by quantity."""
     rows = over[over["scheme"] == scheme]
     return {
         row.quantity: stats.Estimate(row.value, row.low, row.high, row.n)
@@ -217,27 +270,39 @@ def of_scheme(over: pd.DataFrame, scheme: str) -> dict[str, stats.Estimate]:
 
 
 def left_in_words(
-    promised: Mapping[str, np.ndarray], scheme: str, even: float, measured: stats.Estimate
+    promised: Mapping[str, np.ndarray],
+    scheme: str,
+    even: float,
+    measured: stats.Estimate,
 ) -> str:
-    """The sentence of what is left of ψ at one σ, where an even spread leaves the share ``even`` of
-    ‖G‖².
+    """Word how much of ψ a scheme keeps at one σ. With an even spread it would keep the share
+    ``even`` of ‖G‖².
     """
-    left = promised[scheme].mean() / promised[VANILLA].mean()
+    predicted_share = promised[scheme].mean() / promised[VANILLA].mean()
     return (
         f"At {scheme}, an even spread would leave $\\sqrt{{1-k/d}}$ = {even**0.5:.0%} of ψ. The"
-        f" gradients promise {left:.0%}. Measured over promised: **{measured}**."
+        f" gradients predict {predicted_share:.0%}. Measured over predicted: **{measured}**."
     )
 
 
 def draw_one_sigma(
-    measured: pd.DataFrame, promised: Mapping[str, np.ndarray], n_tokens: int, caption: str
+    measured: pd.DataFrame,
+    promised: Mapping[str, np.ndarray],
+    n_tokens: int,
+    caption: str,
 ) -> Figure:
-    """Mean ψ of each scheme (``scheme, value, low, high``) beside its prediction."""
+    """Draw the mean ψ of each scheme (``scheme, value, low, high``) and its prediction."""
     forecast = pd.DataFrame(
-        {"scheme": name} | stats.interval(values).row() for name, values in promised.items()
+        {"scheme": name, **stats.interval(values).row()} for name, values in promised.items()
+    )
+    points = pd.concat(
+        [
+            measured.assign(by="measured"),
+            forecast.assign(by="predicted"),
+        ]
     )
     return panels(
-        pd.concat([measured.assign(by="measured"), forecast.assign(by="predicted")]),
+        points,
         "scheme",
         by="by",
         at={"no watermark": 0},
@@ -248,36 +313,71 @@ def draw_one_sigma(
 
 
 def draw_null(psi: Mapping[str, np.ndarray], caption: str) -> Figure:
-    """The distribution of each statistic under fresh keys, and Φ."""
+    """Draw the distribution of each statistic under fresh keys, and Φ."""
     figure, axes = plt.subplots(figsize=(7.0, 4.0))
     for i, (statistic, values) in enumerate(psi.items()):
         axes.ecdf(values, color=style.OTHERS[i], label=statistic)
     grid = np.linspace(-4, 4, 200)
     axes.plot(grid, norm.cdf(grid), **style.DASHED, label="N(0, 1)")
-    axes.set(xlabel="statistic of one human text", ylabel="share of keys at or below")
+    axes.set(
+        xlabel="statistic of one human text",
+        ylabel="share of keys at or below",
+    )
     style.legend_beside(axes)
-    return style.caption(figure, caption, "Which statistics are N(0, 1) under fresh keys?")
+    return style.caption(
+        figure,
+        caption,
+        "Which statistics are N(0, 1) under fresh keys?",
+    )
 
 
 def draw_spectrum(
-    singular_values: np.ndarray, norms: Norms, shape: Sequence[int], caption: str
+    singular_values: np.ndarray,
+    norms: Norms,
+    shape: Sequence[int],
+    caption: str,
 ) -> Figure:
-    """Left: the weight's singular values. Right: the share of ‖G‖² in the top k of each side's
-    directions, mean and range over texts, beside the weight's own ‖θ‖².
+    """Draw the weight's singular values (left) and the share of ‖G‖² in the top k of each side's
+    directions, mean and range over texts, next to the share of the weight's own ‖θ‖² (right).
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.0))
-    energy = np.append(0, (singular_values**2).cumsum()) / (singular_values**2).sum()
-    left.plot(1 + np.arange(len(singular_values)), singular_values, color=style.THEORY)
-    left.set(xlabel="number of the direction", ylabel="singular value of θ", ylim=(0, None))
-    left.set_title("Does the weight have strong directions?")
+    figure, (spectrum, energies) = plt.subplots(1, 2, figsize=(10.5, 4.0))
+    squares = singular_values**2
+    energy = np.append(0, squares.cumsum()) / squares.sum()  # share of ‖θ‖² at k = 0, 1, 2…
+    spectrum.plot(
+        1 + np.arange(len(singular_values)),
+        singular_values,
+        color=style.THEORY,
+    )
+    spectrum.set(
+        xlabel="number of the direction",
+        ylabel="singular value of θ",
+        ylim=(0, None),
+    )
+    spectrum.set_title("Does the weight have strong directions?")
     for side, n_directions, colour in zip(("left", "right"), shape, style.OTHERS, strict=False):
-        share, at = shares(norms[side]), np.arange(len(energy)) / n_directions
-        rows = pd.DataFrame({"value": share.mean(0), "low": share.min(0), "high": share.max(0)})
+        share = shares(norms[side])
+        at = np.arange(len(energy)) / n_directions  # k/d
+        rows = pd.DataFrame(
+            {
+                "value": share.mean(0),
+                "low": share.min(0),
+                "high": share.max(0),
+            }
+        )
         label = f"of ‖G‖², {n_directions} {side} directions"
-        intervals.band(right, at, rows, marker="", color=colour, label=label)
-        right.plot(at, energy, ":", color=colour, label=f"of the weight's ‖θ‖², {side}")
-    right.plot([0, 1], [0, 1], **style.THIN, label="an even spread")
-    right.set(xlabel="k/d: share of the side's directions", ylabel="share in the top k")
-    right.set_title("Does the gradient favour them?")
-    style.legend_beside(right)
+        intervals.band(energies, at, rows, marker="", color=colour, label=label)
+        energies.plot(
+            at,
+            energy,
+            ":",
+            color=colour,
+            label=f"of the weight's ‖θ‖², {side}",
+        )
+    energies.plot([0, 1], [0, 1], **style.THIN, label="an even spread")
+    energies.set(
+        xlabel="k/d: share of the side's directions",
+        ylabel="share in the top k",
+    )
+    energies.set_title("Does the gradient favour them?")
+    style.legend_beside(energies)
     return style.caption(figure, caption)

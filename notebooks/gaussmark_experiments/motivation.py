@@ -31,7 +31,8 @@ from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, WRONG, Pairs, scored
 from gaussmark_lib.workbench.plots import style
 
-STRENGTH, PRICE = "mean ψ", "price, nats per text"
+STRENGTH = "mean ψ"
+PRICE = "price, nats per text"
 AT_ONCE = 8  # texts per forward pass under a noise each: logits of two models are held
 
 
@@ -95,7 +96,10 @@ def _with_ratio(
 
 @torch.no_grad()
 def under_noise(
-    lm: models.LM, prompts: Texts, texts: Texts, marks: Sequence[generate.Mark]
+    lm: models.LM,
+    prompts: Texts,
+    texts: Texts,
+    marks: Sequence[generate.Mark],
 ) -> tuple[Float[np.ndarray, " texts"], Float[np.ndarray, " texts"]]:
     """log p_{θ+ξ}(y) and Σ_t KL(p_{θ+ξ} ‖ p_θ) of each text under its own noise, nats per text."""
     pairs = list(Reader(lm.model).pairs(prompts, texts).values())
@@ -120,7 +124,11 @@ def agreement(table: pd.DataFrame) -> stats.Estimate:
     """
     table = table.dropna(subset="log_ratio")
     both = table[["log_ratio", "first_order"]].to_numpy()
-    return stats.interval(both, lambda rows: np.corrcoef(rows.T)[0, 1], cluster=table["prompt"])
+    return stats.interval(
+        both,
+        lambda rows: np.corrcoef(rows.T)[0, 1],
+        cluster=table["prompt"],
+    )
 
 
 def strength_and_price(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame:
@@ -139,7 +147,13 @@ def strength_and_price(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame
             (PRICE, "predicted"): {"value": predicted**2 / 2},
         }
         rows += [
-            {"sigma": sigma, "predicted": predicted, "quantity": quantity, "curve": curve} | row
+            {
+                "sigma": sigma,
+                "predicted": predicted,
+                "quantity": quantity,
+                "curve": curve,
+            }
+            | row
             for (quantity, curve), row in estimates.items()
         ]
     return pd.DataFrame(rows)
@@ -148,7 +162,8 @@ def strength_and_price(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame
 def over_prediction(table: pd.DataFrame, sigma: float, quantity: str) -> stats.Estimate:
     """A row of :func:`strength_and_price`, divided by its prediction."""
     rows = table[(table["sigma"] == sigma) & (table["quantity"] == quantity)].set_index("curve")
-    own, predicted = rows.loc[OWN], rows.loc["predicted", "value"]
+    own = rows.loc[OWN]
+    predicted = rows.loc["predicted", "value"]
     return stats.Estimate(*(own[["value", "low", "high"]] / predicted), int(own["n"]))
 
 
@@ -241,7 +256,11 @@ def under_fresh_keys(
 
 
 def by_entropy(
-    lm: models.LM, prompts: Texts, texts: Texts, wm: perturb.Watermark, dtype: str | None = None
+    lm: models.LM,
+    prompts: Texts,
+    texts: Texts,
+    wm: perturb.Watermark,
+    dtype: str | None = None,
 ) -> pd.DataFrame:
     """How sure the model was, beside how long the gradient is, one row per text: ``entropy`` of the
     model's choice (nats, mean over the tokens), ``grad_norm, per_token`` = ‖G‖/√T.
@@ -249,7 +268,11 @@ def by_entropy(
     entropy = [nats.mean() for nats in likelihood.entropies(lm.model, prompts, texts)]
     norms = gradients.norms(lm.model, prompts, texts, [wm.weight], dtype=dtype)
     per_token = norms["grad_norm"] / norms["n_tokens"] ** 0.5
-    columns = {"entropy": entropy, "grad_norm": norms["grad_norm"], "per_token": per_token}
+    columns = {
+        "entropy": entropy,
+        "grad_norm": norms["grad_norm"],
+        "per_token": per_token,
+    }
     return pd.DataFrame(columns)
 
 
@@ -258,7 +281,14 @@ def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
     figure, axes = plt.subplots(figsize=(6.4, 4.2))
     for kind, rows in table.dropna(subset="log_ratio").groupby("kind"):
         look = style.look(kind)
-        axes.scatter(rows["first_order"], rows["log_ratio"], s=20, alpha=0.7, label=kind, **look)
+        axes.scatter(
+            rows["first_order"],
+            rows["log_ratio"],
+            s=20,
+            alpha=0.7,
+            label=kind,
+            **look,
+        )
     axes.axline((0, 0), slope=1, **style.THIN, label="equal")
     ratio = r"$\log\, p_{\theta+\xi}(y) - \log\, p_\theta(y)$, nats"
     axes.set(xlabel="⟨ξ, G⟩ − σ²‖G‖²/2, nats", ylabel=ratio)
@@ -276,14 +306,24 @@ def draw_fresh_keys(table: pd.DataFrame, sigma: float, caption: str) -> Figure:
         rows = table[table["text"] == text]
         widths = {"inner": sigma * rows["grad_norm"].iloc[0], "psi": 1.0}
         for axes, (column, width) in zip((left, right), widths.items(), strict=True):
-            axes.hist(rows[column], bins=20, density=True, color=colour, alpha=0.5)
+            axes.hist(
+                rows[column],
+                bins=20,
+                density=True,
+                color=colour,
+                alpha=0.5,
+            )
             x = np.linspace(-4, 4, 200) * width
             axes.plot(x, norm.pdf(x, scale=width), **style.THIN)
             axes.set(yticks=[])
         left.set_ylabel(text, rotation=0, ha="right", va="center")
     grid[-1, 0].set(xlabel="⟨ξ, G⟩, nats")
     grid[-1, 1].set(xlabel="ψ = ⟨ξ, G⟩/(σ‖G‖)")
-    return style.caption(figure, caption, "How large is ψ of a key that did not write the text?")
+    return style.caption(
+        figure,
+        caption,
+        "How large is ψ of a key that did not write the text?",
+    )
 
 
 def draw_entropy(table: pd.DataFrame, caption: str) -> Figure:
@@ -295,4 +335,8 @@ def draw_entropy(table: pd.DataFrame, caption: str) -> Figure:
         ylabel="‖G‖/√T",
         ylim=(0, 1.1 * table["per_token"].max()),
     )
-    return style.caption(figure, caption, "Is a gradient longer where the model is less sure?")
+    return style.caption(
+        figure,
+        caption,
+        "Is a gradient longer where the model is less sure?",
+    )

@@ -30,11 +30,20 @@ from gaussmark_lib.workbench.plots import style
 
 # Kinds of human text beside those of ``texts``: (packages, ending of the files).
 FILES = {
-    "readmes": (corpus.PACKAGES, "METADATA"),  # what packages say about themselves
+    "readmes": (
+        corpus.PACKAGES,
+        "METADATA",
+    ),  # what packages say about themselves
     "headers": (("torch",), ".h"),  # C++ declarations
     "tables": (("scikit-learn",), ".csv"),  # numbers
 }
-KINDS = ("docs", "training", "licences", "source", *FILES)  # training: what doclm was trained on
+KINDS = (
+    "docs",
+    "training",
+    "licences",
+    "source",
+    *FILES,
+)  # training: what doclm was trained on
 PER_FILE = 8  # texts' length that is read of one file
 TAU = stats.threshold(0.05)
 
@@ -67,7 +76,8 @@ def human(
             " shorter ones"
         )
     files, ids = zip(*several, strict=True)
-    prompts, responses = [row[:prompt_tokens] for row in ids], [row[prompt_tokens:] for row in ids]
+    prompts = [row[:prompt_tokens] for row in ids]
+    responses = [row[prompt_tokens:] for row in ids]
     return Human(prompts, responses, list(files))
 
 
@@ -86,7 +96,11 @@ def written(
     """
     size = {"prompt_tokens": prompt_tokens, "n_tokens": n_tokens}
     prompts, responses = level_check.written_by(writer, lm, text, n, **size, **options)
-    return Human(prompts, responses, [f"{writer.name}:{number}" for number in range(n)])
+    return Human(
+        prompts,
+        responses,
+        [f"{writer.name}:{number}" for number in range(n)],
+    )
 
 
 def _pieces(lm: models.LM, kind: str, wanted: int, seed: int) -> Iterator[tuple[str, list[int]]]:
@@ -140,13 +154,17 @@ def with_directions(
     return score.psi(of_texts, wm.on(lm.model), keys).T, units(of_texts)
 
 
-def cosines(directions: Sequence[Float[Tensor, "_ d"]]) -> Float[np.ndarray, "n n"]:
+def cosines(
+    directions: Sequence[Float[Tensor, "_ d"]],
+) -> Float[np.ndarray, "n n"]:
     """K of the texts of several kinds, in their order."""
     inner = joint.directions.inner
     return np.block([[inner(rows, columns) for columns in directions] for rows in directions])
 
 
-def false_alarms(values: Float[np.ndarray, "keys n"]) -> Float[np.ndarray, " keys"]:
+def false_alarms(
+    values: Float[np.ndarray, "keys n"],
+) -> Float[np.ndarray, " keys"]:
     """Each key's share of texts that it calls marked at level 0.05; NaN is left out."""
     return (values >= TAU).sum(1) / (~np.isnan(values)).sum(1)
 
@@ -163,7 +181,9 @@ def predicted_spread(K: Float[np.ndarray, "n n"]) -> float:
 
 
 def spread_ratio(
-    psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"], seed: int = 0
+    psi: Float[np.ndarray, "keys n"],
+    K: Float[np.ndarray, "n n"],
+    seed: int = 0,
 ) -> stats.Estimate:
     """The spread of the keys' rates of false alarms divided by what K says; keys are resampled."""
     return stats.bootstrap(false_alarms(psi) / predicted_spread(K), np.std, seed=seed)
@@ -174,7 +194,9 @@ def audited(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> di
     innovations r, with the law's prediction.
     """
     r, residuals = joint.law.innovations(psi, K)
-    by_psi, by_r, n = false_alarms(psi), false_alarms(r), len(K)
+    by_psi = false_alarms(psi)
+    by_r = false_alarms(r)
+    n = len(K)
     return {
         "n": n,
         "keys": len(psi),
@@ -222,7 +244,8 @@ def after_references(
     as new as that, the innovation would be N(usual·m, 1) where ψ is N(m, 1).
     """
     n = min(len(keys), len(others.prompts))
-    keys, human = keys[:n], [column[:n] for column in others]
+    keys = keys[:n]
+    human = [column[:n] for column in others]
     prompts = [lm.continuation(lm.decode(ids)) for ids in human[0]]
     marks = [(wm, key) for key in keys]
     options = {"seed": seed, "batch_size": batch_size}
@@ -234,7 +257,9 @@ def after_references(
     u = units(known)
     inverse = np.linalg.pinv(joint.directions.inner(u, u), rcond=1e-6, hermitian=True)
 
-    def given(each: Sequence[TextGradient]) -> tuple[np.ndarray, np.ndarray]:
+    def given(
+        each: Sequence[TextGradient],
+    ) -> tuple[np.ndarray, np.ndarray]:
         """What the references say of each text: weights of their ψ, and the residual."""
         k = joint.directions.inner(units(each), u)  # (texts, references)
         weights = k @ inverse
@@ -243,7 +268,11 @@ def after_references(
     weights, residual = given(marked)
     _, usual = given(gradients(lm, *human[:2], wm, dtype))
     expected = (weights * score.psi(known, wm, keys).T).sum(1)
-    columns = {"psi": psi, "innovation": (psi - expected) / residual, "residual": residual}
+    columns = {
+        "psi": psi,
+        "innovation": (psi - expected) / residual,
+        "residual": residual,
+    }
     return pd.DataFrame({"file": human[2]} | columns | {"usual": usual})
 
 
@@ -262,7 +291,13 @@ def power_by_kind(marked: pd.DataFrame) -> pd.DataFrame:
         ),
     }
     hits = marked[["kind", "file"]].assign(**tests).melt(["kind", "file"], var_name="test")
-    return means(hits.astype({"value": float}), ["kind", "test"], "value", "file", share=True)
+    return means(
+        hits.astype({"value": float}),
+        ["kind", "test"],
+        "value",
+        "file",
+        share=True,
+    )
 
 
 def share_kept(marked: pd.DataFrame) -> stats.Estimate:
@@ -312,7 +347,14 @@ def two_texts(psi: Float[np.ndarray, "keys 2"], cosine: float, caption: str) -> 
     axes.plot(*psi.T, ".", color=style.PLAIN, alpha=0.5, label="a key")
     ends = np.array([-3.5, 3.5])
     axes.plot(ends, cosine * ends, **style.THIN, label=f"ψ₂ = {cosine:.2f} ψ₁")
-    axes.plot(3, cosine * 3, "o", color=style.WATERMARKED, markersize=9, label="ψ₁ = 3")
+    axes.plot(
+        3,
+        cosine * 3,
+        "o",
+        color=style.WATERMARKED,
+        markersize=9,
+        label="ψ₁ = 3",
+    )
     axes.set(xlabel="ψ₁, first text", ylabel="ψ₂, second text", aspect="equal")
     return style.caption(figure, caption, "Two human texts: what does ψ₁ say about ψ₂?")
 
@@ -320,12 +362,29 @@ def two_texts(psi: Float[np.ndarray, "keys 2"], cosine: float, caption: str) -> 
 def per_key(rates: pd.DataFrame, caption: str) -> Figure:
     """Each key's rate of false alarms by kind (columns ``kind, statistic, rate``)."""
     figure, axes = plt.subplots(figsize=(7.4, 4.4))
-    look = {"dodge": True, "alpha": 0.7, "size": 4, "jitter": 0.3, "legend": False}
+    look = {
+        "dodge": True,
+        "alpha": 0.7,
+        "size": 4,
+        "jitter": 0.3,
+        "legend": False,
+    }
     palette = {"ψ": style.WRONG_KEY, "innovation": style.PLAIN}
     axes.axvline(0.05, **style.THIN, label="level 0.05")
-    sns.stripplot(rates, x="rate", y="kind", hue="statistic", palette=palette, ax=axes, **look)
+    sns.stripplot(
+        rates,
+        x="rate",
+        y="kind",
+        hue="statistic",
+        palette=palette,
+        ax=axes,
+        **look,
+    )
     for name in rates["statistic"].unique():
         axes.plot([], [], "o", color=palette[name], label=f"a key, by {name}")
-    axes.set(xlabel="share of the kind's human texts that one key calls marked", ylabel="")
+    axes.set(
+        xlabel="share of the kind's human texts that one key calls marked",
+        ylabel="",
+    )
     style.legend_beside(axes)
     return style.caption(figure, caption, "How far do single keys lie from the level?")

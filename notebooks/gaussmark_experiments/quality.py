@@ -1,19 +1,21 @@
-"""What the watermark costs, by every measure in use: one row per item, with its change from the
-base model, so that each measure is summarised and drawn alike.
+"""What the watermark costs, by every measure in use. A table has one row per item, with its change
+from the base model, so that all measures are summarised and drawn in the same way.
 
 Items are dealt to the keys: item i (a passage, a question, a prompt) belongs to key i mod K. So no
-measure speaks for one key, and an interval that clusters by key speaks for other keys, too. The
+measure describes a single key, and an interval that clusters by key holds for other keys, too. The
 items of a named benchmark are few and known: there each key answers all of them.
 
-The base model writes several draws. All contenders are compared with the same references; one more
-draw, ``CONTROL``, is a contender itself, and no measure may find it. ``STRONG`` is a mark that each
-measure should find: one that does not is blind, and says nothing of the others.
+The base model writes several draws. All contenders are compared with the same references. A further
+draw, ``CONTROL``, is a contender itself, and no measure may detect it. ``STRONG`` is a watermark
+that each measure should detect: a measure that does not is blind, and says nothing about the other
+contenders.
 
 The exchange rate is the price of a unit of ψ. To second order in σ a mean ψ over T tokens costs
 ψ²/(2T) nats per token of the model's own text, whatever the weight. One key's change of the
 cross-entropy also has a part linear in ξ, with mean 0 over keys; (Δ(ξ) + Δ(−ξ))/2 has the same
-expectation without it. Prices follow the mean of ψ², and ψ differs from text to text with ‖G‖: over
-(mean ψ)²/(2T), even the law itself gives 1 + cv², with cv the spread of ‖G‖ over its mean.
+expectation without it. Prices follow the mean of ψ², and ψ differs from text to text with ‖G‖:
+divided by (mean ψ)²/(2T), even the law itself gives 1 + cv², with cv the standard deviation of ‖G‖
+divided by its mean.
 """
 
 import hashlib
@@ -29,7 +31,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gaussmark_lib import files, generate, likelihood, models, perturb, score, stats, texts, tokens
+from gaussmark_lib import (
+    files,
+    generate,
+    likelihood,
+    models,
+    perturb,
+    score,
+    stats,
+    texts,
+    tokens,
+)
 from gaussmark_lib.beyond import schemes
 from gaussmark_lib.beyond.schemes import GaussMark
 from gaussmark_lib.errors import ParameterError
@@ -49,29 +61,46 @@ from gaussmark_lib.workbench.quality import (
     text_measures,
 )
 from gaussmark_lib.workbench.quality import judge as judges
-from gaussmark_lib.workbench.quality.compare import CONTROL, GAUSSMARK, STRONG
+from gaussmark_lib.workbench.quality.compare import (
+    CONTROL,
+    GAUSSMARK,
+    STRONG,
+)
 
-ABOVE_CHANCE = 0.15  # of the base model's accuracy, where a benchmark can show a loss
+ABOVE_CHANCE = 0.15  # accuracy above chance that the base model needs for a loss to show
 Asked = harness.Asked | benchmarks.Asked
 
 
 class Pilot(NamedTuple):
-    """Prompts of the pilot, and the base model's plain texts, on which every σ is solved."""
+    """Prompts of the pilot and the base model's plain texts, on which every σ is solved."""
 
     prompts: list[list[int]]
     plain: list[list[int]]
 
 
 def pilot_of(
-    lm: models.LM, text: str, prompt_tokens: int, n_tokens: int, n_texts: int, **sampling
+    lm: models.LM,
+    text: str,
+    prompt_tokens: int,
+    n_tokens: int,
+    n_texts: int,
+    **sampling,
 ) -> Pilot:
-    """As ``begin`` uses it: ``n_texts`` matters for a file alone, which may have no more."""
+    """Return the pilot that ``begin`` uses. ``n_texts`` matters only for a file, which may have no
+    more texts.
+    """
     prompts = pilot_prompts(lm, text, prompt_tokens, n_texts)
     return Pilot(prompts, generate.sample(lm.model, prompts, n_tokens, **sampling))
 
 
-def solved(lm: models.LM, pilot: Pilot, wm: Watermark, psi: float, dtype: str | None) -> Watermark:
-    """``wm`` with the σ at which the pilot's texts have the median predicted ψ ``psi``."""
+def solved(
+    lm: models.LM,
+    pilot: Pilot,
+    wm: Watermark,
+    psi: float,
+    dtype: str | None,
+) -> Watermark:
+    """Return ``wm`` with the σ at which the pilot's texts have the median predicted ψ ``psi``."""
     gradients = score.gradients(lm.model, pilot.prompts, pilot.plain, wm, dtype=dtype)
     sigma = stats.sigma_for_psi([gradient.norm for gradient in gradients], psi)
     return replace(wm, sigma=sigma)
@@ -88,11 +117,12 @@ def contenders(
     strong_psi: float,
     dtype: str | None = None,
 ) -> dict[str, Scheme]:
-    """GaussMark, KGW-1 and KGW-2, GaussMark with ``rank_dropped`` directions left out (if any) at
-    a σ for the same ψ, and ``STRONG``.
+    """Return GaussMark, KGW-1 and KGW-2, ``STRONG``, and if ``rank_dropped`` is not 0, GaussMark
+    without that many directions at a σ for the same ψ.
     """
     marks = dict(schemes.named(wm, key, [GAUSSMARK, "KGW-1", "KGW-2"]))
     if rank_dropped:
+        # fewer directions have a smaller ‖G‖, and need a larger σ
         reduced = solved(lm, pilot, replace(wm, rank_dropped=rank_dropped), psi, dtype)
         marks["rank-reduced"] = GaussMark(reduced, key, "rank-reduced")
     strong = solved(lm, pilot, wm, strong_psi, dtype)
@@ -108,7 +138,7 @@ def on_other_weights(
     psi: float,
     dtype: str | None = None,
 ) -> dict[str, Scheme]:
-    """GaussMark on each of these weights, at a σ for the same ψ."""
+    """Return GaussMark on each of these weights, at a σ for the same ψ."""
     marks = {}
     for weight in weights:
         wm = solved(lm, pilot, Watermark(weight, 1.0), psi, dtype)
@@ -118,7 +148,9 @@ def on_other_weights(
 
 
 def instructions(folder: str | Path, name: str, n: int, seed: int) -> list[str]:
-    """n of the prompts in a file of JSON lines with a column ``prompt``; the seed says which."""
+    """Return n of the prompts in a file of JSON lines with a column ``prompt``. The seed chooses
+    them.
+    """
     path = Path(folder) / name
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -136,13 +168,17 @@ def _hash(text: str) -> str:
 
 
 def questions(text: str, n: int, least: int, seed: int) -> dict[str, dict]:
-    """Tasks of ``least`` to n items from this text, or where it yields none from documentation."""
+    """Build tasks of ``least`` to n items from this text, or from documentation if the text yields
+    none.
+    """
     for kind in (text, "docs"):
-        n_pages, min_chars = 4 * n if kind == "c4" else None, 400 * (kind in texts.KINDS)
+        n_pages = 4 * n if kind == "c4" else None  # c4 is too large to load as a whole
+        min_chars = 400 if kind in texts.KINDS else 0
         corpus = texts.load(kind, n=n_pages, min_chars=min_chars)
-        if made := tasks.build(corpus, n, least=least, seed=seed):
+        built = tasks.build(corpus, n, least=least, seed=seed)
+        if built:
             break
-    return made
+    return built
 
 
 def prepared(
@@ -155,20 +191,26 @@ def prepared(
     limit: int | None,
     batch_size: int,
 ) -> Asked:
-    """The named tasks, or those made from text where none is named. The ``reader`` of named tasks
-    is the harness, or ``"plain"``: ``quality.benchmarks``.
+    """Prepare the named tasks, or the tasks made from text if no task is named. The ``reader`` of
+    named tasks is ``"harness"``, or ``"plain"`` for ``quality.benchmarks``.
     """
     if not named:
         return harness.prepare(lm, made, limit=limit, batch_size=batch_size)
     if reader == "harness":
-        return harness.prepare(lm, named, tasks_data=tasks_data, limit=limit, batch_size=batch_size)
+        return harness.prepare(
+            lm,
+            named,
+            tasks_data=tasks_data,
+            limit=limit,
+            batch_size=batch_size,
+        )
     if tasks_data is None:
         raise ParameterError("tasks_data: expected a folder of benchmarks for task_reader plain")
     return benchmarks.prepare(lm, named, tasks_data=tasks_data, limit=limit)
 
 
 def judge_named(name: str, lm: models.LM, text: str, device: str | None) -> judges.Judge:
-    """The judge ``"offline"``, ``"endpoint"``, or the language model of this name."""
+    """Return the judge ``"offline"``, ``"endpoint"``, or the language model of this name."""
     if name == "offline":
         return offline_judge(lm, text)
     if name == "endpoint":
@@ -179,32 +221,35 @@ def judge_named(name: str, lm: models.LM, text: str, device: str | None) -> judg
 
 
 def offline_judge(lm: models.LM, text: str) -> judges.LikelihoodJudge:
-    """The n-gram judge, fitted on human text that is not the prompts' where there is such."""
+    """Return the n-gram judge, fitted on human text that does not contain the prompts if there is
+    such text.
+    """
     split = "train" if text in ("docs", "c4") else "heldout"
-    human = texts.load(text, split=split, n=600 if text == "c4" else None)["text"][:600]
-    vocabulary = max(len(lm.tokenizer), len(lm.model.get_output_embeddings().weight))
-    return judges.LikelihoodJudge(
-        judges.Ngram([lm.encode(page) for page in human], vocabulary), lm.encode
-    )
+    n_pages = 600 if text == "c4" else None
+    pages = texts.load(text, split=split, n=n_pages)["text"][:600]
+    # a model's output can be wider than its tokenizer
+    n_outputs = len(lm.model.get_output_embeddings().weight)
+    vocabulary = max(len(lm.tokenizer), n_outputs)
+    ngram = judges.Ngram([lm.encode(page) for page in pages], vocabulary)
+    return judges.LikelihoodJudge(ngram, lm.encode)
 
 
 def likelihoods(
-    lm: models.LM, marks: dict[str, Scheme], keys: Sequence[Key], passages: Texts, batch_size: int
+    lm: models.LM,
+    marks: dict[str, Scheme],
+    keys: Sequence[Key],
+    passages: Texts,
+    batch_size: int,
 ) -> tuple[np.ndarray, pd.DataFrame]:
-    """The base model's nats per token of each human passage; and the changes under each mark on
-    the weights (KGW acts in the sampler alone).
+    """Return the base model's nats per token of each human passage, and the changes under each
+    mark on the weights (KGW acts only in the sampler).
     """
     base = likelihood.cross_entropy(lm.model, passages, batch_size=batch_size)
-    rows = [
-        compare.changes(
-            "cross-entropy",
-            name,
-            j,
-            likelihood.cross_entropy(lm.model, passages[part], batch_size=batch_size) - base[part],
-        )
-        for name, j, part in _under_each(lm, marks, keys)
-    ]
-    return base, pd.concat(rows, ignore_index=True)
+    tables = []
+    for name, j, part in _under_each(lm, marks, keys):
+        nats = likelihood.cross_entropy(lm.model, passages[part], batch_size=batch_size)
+        tables.append(compare.changes("cross-entropy", name, j, nats - base[part]))
+    return base, pd.concat(tables, ignore_index=True)
 
 
 def answers(
@@ -214,8 +259,8 @@ def answers(
     asked: Asked,
     guessing: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, pd.Series], pd.DataFrame]:
-    """Each item's score under the base model, by task; and its changes under each mark on the
-    weights, with ``item``.
+    """Return each item's score under the base model, by task, and its changes under each mark on
+    the weights, with ``item``.
 
     Without ``guessing`` (:func:`chance`), the items are dealt to the keys. With it, each key
     answers all items of the tasks that :func:`can_lose` accuracy, or of all tasks if none can.
@@ -226,22 +271,24 @@ def answers(
         measured = can_lose(base, guessing) or measured
         if isinstance(asked, benchmarks.Asked):
             asked = asked.only(measured)
-    rows = []
+    tables = []
     for name, j, part in _under_each(lm, marks, keys):
-        scores = _scores(asked, part if guessing is None else slice(None))
+        items = part if guessing is None else slice(None)
+        scores = _scores(asked, items)
         for task in measured:
             of_task = scores[task]
             change = of_task - base[task][of_task.index]
-            rows.append(compare.changes(task, name, j, change).assign(item=of_task.index))
-    return base, pd.concat(rows, ignore_index=True)
+            tables.append(compare.changes(task, name, j, change).assign(item=of_task.index))
+    return base, pd.concat(tables, ignore_index=True)
 
 
 def _scores(asked: Asked, part: slice = slice(None)) -> dict[str, pd.Series]:
+    """Each item's score under the model as it is now, by task; the index is the item's number."""
     return _reader(asked).evaluate(asked, part)
 
 
 def chance(asked: Asked) -> dict[str, float]:
-    """The accuracy of guessing, by task."""
+    """Return the accuracy of guessing, by task."""
     return _reader(asked).chance(asked)
 
 
@@ -250,14 +297,14 @@ def _reader(asked: Asked) -> ModuleType:
 
 
 def can_lose(base: Mapping[str, pd.Series], guessing: Mapping[str, float]) -> list[str]:
-    """The tasks in which the base model's accuracy is ``ABOVE_CHANCE`` or more above chance; all
-    others are blind.
+    """Return the tasks in which the base model's accuracy is at least ``ABOVE_CHANCE`` above
+    chance. All other tasks are blind.
     """
     return [task for task in base if base[task].mean() - guessing[task] >= ABOVE_CHANCE]
 
 
 def above_chance(base: Mapping[str, pd.Series], guessing: Mapping[str, float]) -> pd.DataFrame:
-    """One row per benchmark: ``task, items, base`` (accuracy), ``chance``, ``blind``."""
+    """Return one row per benchmark: ``task, items, base`` (accuracy), ``chance``, ``blind``."""
     usable = can_lose(base, guessing)
     rows = [
         {
@@ -273,10 +320,13 @@ def above_chance(base: Mapping[str, pd.Series], guessing: Mapping[str, float]) -
 
 
 def accuracy_findings(
-    answered: pd.DataFrame, base: Mapping[str, pd.Series], guessing: Mapping[str, float]
+    answered: pd.DataFrame,
+    base: Mapping[str, pd.Series],
+    guessing: Mapping[str, float],
 ) -> list[claims.Finding]:
-    """Points of accuracy, over the benchmarks that can lose some: GaussMark's change, over keys and
-    weights, and the strong mark's loss. None if all benchmarks are blind.
+    """State the change in points of accuracy that GaussMark makes, over keys and weights, and the
+    loss that the strong mark makes, over the benchmarks that can lose some. There are no findings
+    if all benchmarks are blind.
     """
     rows = answered[answered["measure"].isin(can_lose(base, guessing))]
     if rows.empty:
@@ -295,21 +345,35 @@ def accuracy_findings(
 
 
 def churn(answered: pd.DataFrame, base: Mapping[str, pd.Series], drop: float) -> pd.DataFrame:
-    """How many of GaussMark's answers changed, by task: ``task, base`` (accuracy), the numbers of
-    ``compare.lost_and_gained``, and the power with which this many items show a loss of ``drop``.
+    """Count GaussMark's changed answers, by task.
+
+    Returns:
+        ``task, base`` (accuracy), the numbers of ``compare.lost_and_gained``, and the power with
+        which this many items show a loss of ``drop``.
     """
     rows = []
     ours = once(answered[answered["model"] == GAUSSMARK])
     for task, change in ours.groupby("measure", sort=False)["change"]:
-        row = {"task": task, "base": base[task].mean()} | compare.lost_and_gained(change)
-        share = min(0.5, (row["lost"] + row["gained"] + 1) / (row["items"] + 1))
-        power = compare.mcnemar_power(row["items"], drop, share)
-        rows.append(row | {f"power for {100 * drop:g} points": power})
+        counts = compare.lost_and_gained(change)
+        n_changed = counts["lost"] + counts["gained"]
+        # one more item and one more change: no share is 0
+        share = min(0.5, (n_changed + 1) / (counts["items"] + 1))
+        power = compare.mcnemar_power(counts["items"], drop, share)
+        rows.append(
+            {
+                "task": task,
+                "base": base[task].mean(),
+                **counts,
+                f"power for {100 * drop:g} points": power,
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def once(answered: pd.DataFrame) -> pd.DataFrame:
-    """Each item of a task and model under its first key, as McNemar's test needs it."""
+    """Return each item of a task and model under its first key: McNemar's test needs independent
+    items.
+    """
     return answered.drop_duplicates(["measure", "model", "item"])
 
 
@@ -325,60 +389,81 @@ def references_and_texts(
     temperatures: Sequence[float] = (),
     **sampling,
 ) -> tuple[list[list[list[int]]], dict[str, list[list[int]]]]:
-    """``n_base`` − 1 reference draws of the base model, and each contender's texts: ``CONTROL`` is
-    one more draw, and so is the base model at each of the ``temperatures``. All have random numbers
-    of their own, and one batch.
+    """Write ``n_base`` − 1 reference draws of the base model, and each contender's texts.
+
+    ``CONTROL`` is one more draw, and so is the base model at each of the ``temperatures``. All have
+    random numbers of their own, and one batch.
     """
     seeds = iter(range(10_000 * seed, 10_000 * (seed + 1)))
     draws = [
         generate.sample(lm.model, prompts, n_tokens, seed=next(seeds), **sampling)
         for _ in range(n_base)
     ]
-    own = {CONTROL: draws.pop()}
+    texts_by_model = {CONTROL: draws.pop()}
     for temperature in temperatures:
-        warmer = sampling | {"temperature": temperature}
-        own[at_temperature(temperature)] = generate.sample(
-            lm.model, prompts, n_tokens, seed=next(seeds), **warmer
+        options = {**sampling, "temperature": temperature}
+        texts_by_model[at_temperature(temperature)] = generate.sample(
+            lm.model, prompts, n_tokens, seed=next(seeds), **options
         )
-    keys_of_rows = [keys[i % len(keys)] for i in range(len(prompts))]
+    keys_of_prompts = [keys[i % len(keys)] for i in range(len(prompts))]
     for name, scheme in marks.items():
-        own[name] = scheme.generate(
-            lm.model, prompts, n_tokens, keys=keys_of_rows, seed=next(seeds), **sampling
+        texts_by_model[name] = scheme.generate(
+            lm.model,
+            prompts,
+            n_tokens,
+            keys=keys_of_prompts,
+            seed=next(seeds),
+            **sampling,
         )
-    return draws, own
+    return draws, texts_by_model
 
 
 def at_temperature(temperature: float) -> str:
-    """The name of the base model, sampled at this temperature, as a contender."""
+    """Name the base model at this temperature as a contender."""
     return f"base, temperature {temperature:g}"
 
 
 def told_apart(
-    lm: models.LM, prompts: Texts, references: Sequence[Texts], own: dict[str, Texts], n_keys: int
+    lm: models.LM,
+    prompts: Texts,
+    references: Sequence[Texts],
+    own: dict[str, Texts],
+    n_keys: int,
 ) -> pd.DataFrame:
-    """One classifier per contender and key (``text_measures.told_apart``): for each held-out text,
-    the share of right answers, less ½.
+    """Train one classifier per contender and key (``text_measures.told_apart``). Return for each
+    held-out text the share of right answers, less ½.
     """
-    x, rows = [text_measures.embed(lm.model, prompts, draw) for draw in references], []
+    of_references = [text_measures.embed(lm.model, prompts, draw) for draw in references]
+    tables = []
     for name, responses in own.items():
-        y = text_measures.embed(lm.model, prompts, responses)
+        of_contender = text_measures.embed(lm.model, prompts, responses)
         for j in range(n_keys):
-            right = text_measures.told_apart([draw[j::n_keys] for draw in x], y[j::n_keys])
-            rows.append(compare.changes("classifier", name, j, right - 0.5))
-    return pd.concat(rows, ignore_index=True)
+            # the texts of key j, and the references after the same prompts
+            x = [draw[j::n_keys] for draw in of_references]
+            y = of_contender[j::n_keys]
+            right = text_measures.told_apart(x, y)
+            tables.append(compare.changes("classifier", name, j, right - 0.5))
+    return pd.concat(tables, ignore_index=True)
 
 
 def varied(
-    lm: models.LM, references: Sequence[Texts], own: dict[str, Texts], n_keys: int
+    lm: models.LM,
+    references: Sequence[Texts],
+    own: dict[str, Texts],
+    n_keys: int,
 ) -> pd.DataFrame:
-    """The changes of ``text_measures.diversity`` from the mean of the references, text by text."""
+    """Return the changes of ``text_measures.diversity`` from the mean of the references, text by
+    text.
+    """
     ends = generate.end_tokens(lm.model)
-    base, rows = np.mean([text_measures.diversity(draw, ends) for draw in references], axis=0), []
+    base = np.mean([text_measures.diversity(draw, ends) for draw in references], axis=0)
+    tables = []
     for name, responses in own.items():
-        change = text_measures.diversity(responses, ends) - base
+        change = text_measures.diversity(responses, ends) - base  # a column per measure
         keys = np.arange(len(responses)) % n_keys
-        rows += [compare.changes(measure, name, keys, change[measure]) for measure in change]
-    return pd.concat(rows, ignore_index=True)
+        for measure in change:
+            tables.append(compare.changes(measure, name, keys, change[measure]))
+    return pd.concat(tables, ignore_index=True)
 
 
 def judged(
@@ -390,33 +475,40 @@ def judged(
     judge: judges.Judge,
     typed: Sequence[str] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The win rate of each text against the references, less ½, with ``item``; and the judge's
-    answers (``judges.compare``, with ``model``). Texts are read up to their end tokens, after the
-    prompts as they were ``typed`` (those of a chat) or as they read.
+    """Return the win rate of each text against the references, less ½, with ``item``; and the
+    judge's answers (``judges.compare``, with ``model``).
+
+    Texts are read up to their end tokens. They follow the prompts as the user ``typed`` them (in a
+    chat), or else as they read.
     """
     ends = generate.end_tokens(lm.model)
-    asked = [lm.decode(prompt) for prompt in prompts]
-    if typed is not None:
-        asked = [f"{text}\n\n" for text in typed[: len(prompts)]]
+    if typed is None:
+        questions = [lm.decode(prompt) for prompt in prompts]
+    else:
+        questions = [f"{text}\n\n" for text in typed[: len(prompts)]]
 
     def read(responses: Texts) -> list[str]:
         return [lm.decode(text_measures.until_end(ids, ends)) for ids in responses]
 
-    base, tables = [read(draw[: len(asked)]) for draw in references], []
+    base = [read(draw[: len(questions)]) for draw in references]
+    tables = []
     for name, responses in own.items():
-        candidates = read(responses[: len(asked)])
-        tables += [
-            judges.compare(judge, asked, candidates, draw).assign(model=name) for draw in base
-        ]
+        candidates = read(responses[: len(questions)])
+        for draw in base:
+            answers = judges.compare(judge, questions, candidates, draw)
+            tables.append(answers.assign(model=name))
     table = pd.concat(tables, ignore_index=True)
+    # an item's win rate is its mean over the references that the judge decided
     wins = table.groupby(["model", "item"], sort=False)["score"].mean().dropna().reset_index()
-    changes = compare.changes("win rate", wins["model"], wins["item"] % n_keys, wins["score"] - 0.5)
+    keys = wins["item"] % n_keys
+    changes = compare.changes("win rate", wins["model"], keys, wins["score"] - 0.5)
     return changes.assign(item=wins["item"]), table
 
 
 def win_rate_findings(judged: pd.DataFrame, temperatures: Sequence[float]) -> list[claims.Finding]:
-    """Whether GaussMark's win rate lies between that of the base model's further draw and that of
-    the base model at the lowest of the ``temperatures``; none without temperatures.
+    """State whether GaussMark's win rate lies between that of the base model's further draw and
+    that of the base model at the lowest of the ``temperatures``. There are no findings without
+    temperatures.
     """
     if not temperatures:
         return []
@@ -438,7 +530,9 @@ def win_rate_findings(judged: pd.DataFrame, temperatures: Sequence[float]) -> li
 
 
 def win_rate_difference(judged: pd.DataFrame, model: str, other: str) -> stats.Estimate:
-    """Of two contenders, prompt by prompt, with an interval that clusters by key."""
+    """Subtract the win rates of two contenders, prompt by prompt, with an interval that clusters by
+    key.
+    """
     of_model = judged.pivot(index=["key", "item"], columns="model", values="change")
     difference = (of_model[model] - of_model[other]).dropna().rename("change")
     return compare.mean_change(difference.reset_index())
@@ -455,55 +549,70 @@ def exchange(
     dtype: str | None = None,
     batch_size: int = 64,
 ) -> pd.DataFrame:
-    """One row per weight, kind of text (``"own"`` or ``"human"``) and pair: ``weight, text``, the
-    columns of ``score.score`` for a text under the pair's key, ``document`` (of the human text, to
-    cluster by), and ``change``, (Δ(ξ) + Δ(−ξ))/2 of the cross-entropy of the model's own plain
-    text, or of how the author went on. Pairs may share a key.
+    """Measure ψ and the price for each weight, kind of text (``"own"`` or ``"human"``) and pair.
+
+    Returns:
+        ``weight, text``, the columns of ``score.score`` for a text under the pair's key,
+        ``document`` (of the human text, to cluster by), and ``change``: (Δ(ξ) + Δ(−ξ))/2 of the
+        cross-entropy of the model's own plain text, or of how the author went on. Pairs may share
+        a key.
     """
     n_tokens = len(human[0])
+    plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed, batch_size=batch_size)
+    continuations = {"own": plain, "human": human}
     tables = []
-    writing = {"seed": seed, "batch_size": batch_size}
-    plain = generate.sample(lm.model, pairs.prompts, n_tokens, **writing)
     for wm in wms:
-        _, scores = under_own_keys(lm, pairs, [wm], n_tokens, dtype=dtype, **writing)
-        changes = even_changes(lm, pairs, {"own": plain, "human": human}, wm)
+        _, scores = under_own_keys(
+            lm,
+            pairs,
+            [wm],
+            n_tokens,
+            dtype=dtype,
+            seed=seed,
+            batch_size=batch_size,
+        )
+        changes = even_changes(lm, pairs, continuations, wm)
         for text, change in changes.items():
             tables.append(scores.assign(text=text, document=documents, change=change))
     return pd.concat(tables, ignore_index=True)
 
 
 def even_changes(
-    lm: models.LM, pairs: Pairs, continuations: Mapping[str, Texts], wm: Watermark
+    lm: models.LM,
+    pairs: Pairs,
+    continuations: Mapping[str, Texts],
+    wm: Watermark,
 ) -> dict[str, np.ndarray]:
-    """(Δ(ξ) + Δ(−ξ))/2 of each text's cross-entropy after its pair's prompt under its pair's key,
-    nats per token, by kind of text. The texts of a key are read together.
+    """Return (Δ(ξ) + Δ(−ξ))/2 of each text's cross-entropy after its pair's prompt under its pair's
+    key, nats per token, by kind of text. The texts of a key are read together.
     """
     placed, keys = perturb.ready(lm.model, wm, pairs.keys)
     reader = tokens.Reader(lm.model)
-    read = [
-        (text, i, pair)
-        for text, responses in continuations.items()
-        for i, pair in reader.pairs(pairs.prompts, responses).items()
-    ]
+    read = []  # (prompt, response) of all texts, kind after kind
     rows_of_key = defaultdict(list)  # key → rows of ``read``
-    for row, (_, i, _) in enumerate(read):
-        rows_of_key[keys[i]].append(row)
-    nats = -reading.log_p(lm.model, [pair for *_, pair in read])
+    for responses in continuations.values():
+        for i, pair in reader.pairs(pairs.prompts, responses).items():
+            rows_of_key[keys[i]].append(len(read))
+            read.append(pair)
+    nats = -reading.log_p(lm.model, read)
     rise = np.zeros(len(read))
     for key, rows in rows_of_key.items():
-        xis = [xi[0] for xi in perturb.drawn(placed, [key])]
+        xis = [xi[0] for xi in perturb.drawn(placed, [key])]  # one matrix per weight
         for sign in (1, -1):
             with perturb.moved(placed, [sign * xi for xi in xis]):
-                marked = -reading.log_p(lm.model, [read[row][2] for row in rows])
+                marked = -reading.log_p(lm.model, [read[row] for row in rows])
             rise[rows] += (marked - nats[rows]) / 2
-    rise /= [len(response) for *_, (_, response) in read]
+    rise /= [len(response) for _, response in read]
     return dict(zip(continuations, np.split(rise, len(continuations)), strict=True))
 
 
 def rates(table: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
-    """The price of :func:`exchange` over the law's, mean Δ / (mean ψ)²/(2T), per weight and kind of
-    text: ``weight, text, psi, change, law, value, low, high, n``; ``law`` is 1 + cv². Intervals
-    cluster by document; n counts documents.
+    """Divide the price of :func:`exchange` by the law's, mean Δ / (mean ψ)²/(2T), per weight and
+    kind of text.
+
+    Returns:
+        ``weight, text, psi, change, law, value, low, high, n``; ``law`` is 1 + cv². Intervals
+        cluster by document; n counts documents.
     """
 
     def rate(rows: np.ndarray) -> float:
@@ -512,43 +621,57 @@ def rates(table: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
 
     rows = []
     for (weight, text), group in table.groupby(["weight", "text"], sort=False):
-        measured, norm = group[["psi", "change"]], group["grad_norm"]
-        law = {"law": (norm**2).mean() / norm.mean() ** 2}
-        clusters = group["document"].to_numpy()
-        estimate = stats.interval(measured.to_numpy(), rate, cluster=clusters).row()
-        rows.append({"weight": weight, "text": text, **measured.mean()} | law | estimate)
+        measured = group[["psi", "change"]]
+        norm = group["grad_norm"]
+        law = (norm**2).mean() / norm.mean() ** 2  # 1 + cv²
+        documents = group["document"].to_numpy()
+        estimate = stats.interval(measured.to_numpy(), rate, cluster=documents)
+        row = {
+            "weight": weight,
+            "text": text,
+            **measured.mean(),
+            "law": law,
+        }
+        rows.append(row | estimate.row())
     return pd.DataFrame(rows)
 
 
 def rates_in_words(rates: pd.DataFrame) -> str:
-    """The sentence of the smallest and the largest rate on each kind of text."""
+    """Word the smallest and the largest rate on each kind of text."""
     by_text = rates.pivot(index="weight", columns="text", values="value")
-    low, high, law = by_text.min(), by_text.max(), rates["law"]
+    n_weights = len(by_text)
+    low = by_text.min()
+    high = by_text.max()
+    law = rates["law"]
     n_less = (by_text["human"] < by_text["own"]).sum()
     return (
         f"The measured price is **{low['own']:.2f}** to **{high['own']:.2f}** times the predicted"
-        f" one on the model's own text, and **{low['human']:.2f}** to **{high['human']:.2f}** times"
-        f" on human text (smallest and largest of {len(by_text)} weights). The law itself gives"
-        f" 1 + cv² = {law.min():.2f} to {law.max():.2f}. The price on human text is the lower one"
-        f" for {n_less} of {len(by_text)} weights."
+        f" price on the model's own text, and **{low['human']:.2f}** to **{high['human']:.2f}**"
+        f" times on human text (smallest and largest of {n_weights} weights). The law itself gives"
+        f" 1 + cv² = {law.min():.2f} to {law.max():.2f}. The price is lower on human text than on"
+        f" the model's own for {n_less} of {n_weights} weights."
     )
 
 
 def figure(
-    changes: pd.DataFrame, name: str, measures: dict[str, str], caption: str, title: str
+    changes: pd.DataFrame,
+    name: str,
+    measures: dict[str, str],
+    caption: str,
+    title: str,
 ) -> Figure:
-    """The mean change of each of these measures (name → axis label), a row per model; kept in the
-    record as ``name``. The caption ends with keys × items.
+    """Draw the mean change of each of these measures (name → axis label), a row per model. Save it
+    in the record as ``name``. The caption ends with keys × items.
     """
     rows = changes[changes["measure"].isin(list(measures))]
     table = compare.summary(rows)
-    several = len(measures) > 1
+    has_panels = len(measures) > 1
     drawn = panels(
         table.assign(measure=table["measure"].map(measures)),
         "model",
-        panel="measure" if several else None,
+        panel="measure" if has_panels else None,
         at={"no change": 0},
-        ylabel="change" if several else next(iter(measures.values())),
+        ylabel="change" if has_panels else next(iter(measures.values())),
         title=title,
         caption=f"{caption}; {compare.sizes(rows)} per contender; 95% intervals, clustered by key",
     )
@@ -559,7 +682,7 @@ def _under_each(
     lm: models.LM, marks: dict[str, Scheme], keys: Sequence[Key]
 ) -> Iterator[tuple[str, int, slice]]:
     """Each mark on the weights with each key: its name, the key's number, the key's items. The
-    model carries the mark until the next one is asked for.
+    model carries the mark until the caller takes the next item.
     """
     for name, scheme in marks.items():
         if isinstance(scheme, GaussMark):

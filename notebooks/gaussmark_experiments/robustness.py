@@ -23,7 +23,15 @@ from matplotlib.figure import Figure
 from scipy.stats import binom, norm
 from torch import Tensor
 
-from gaussmark_lib import corrupt, generate, gradients, models, perturb, score, stats
+from gaussmark_lib import (
+    corrupt,
+    generate,
+    gradients,
+    models,
+    perturb,
+    score,
+    stats,
+)
 from gaussmark_lib.beyond import channel, schemes
 from gaussmark_lib.beyond.schemes import GaussMark
 from gaussmark_lib.corrupt import Change
@@ -43,10 +51,15 @@ from gaussmark_lib.workbench.pairs import Pairs, shares
 from gaussmark_lib.workbench.plots.panels import panels
 
 SHARPER = "GaussMark, sharper"
-UNEDITED, LOST = "unedited", "predicted"
+UNEDITED = "unedited"
+LOST = "predicted"
 PARTS = {"signal": "signal ⟨ξ, G⟩/σ", "norm": "norm ‖G‖", "psi": "ψ"}
 LEVELS = (0.05, 0.01)
-PEOPLE = ("retokenise", "resample spans", "substitute own tokens")  # edits that people make
+PEOPLE = (
+    "retokenise",
+    "resample spans",
+    "substitute own tokens",
+)  # edits that people make
 
 
 def unedited(prompts: Texts, responses: Texts, fraction: float, seed: int) -> corrupt.Pairs:
@@ -101,7 +114,11 @@ def candidates(
 
 
 def texts_by_scheme(
-    lm: models.LM, tried: Mapping[str, Scheme], pairs: Pairs, n_tokens: int, **options
+    lm: models.LM,
+    tried: Mapping[str, Scheme],
+    pairs: Pairs,
+    n_tokens: int,
+    **options,
 ) -> dict[str, Texts]:
     """A text of each pair by each scheme, pair i with the same random numbers; options are those of
     ``generate.sample``.
@@ -120,7 +137,11 @@ def texts_by_scheme(
             else:
                 own = {option: value for option, value in options.items() if option != "batch_size"}
                 written[name] = scheme.generate(
-                    lm.model, pairs.prompts, n_tokens, keys=pairs.keys, **own
+                    lm.model,
+                    pairs.prompts,
+                    n_tokens,
+                    keys=pairs.keys,
+                    **own,
                 )
         elif scheme.wm not in with_noise:
             if with_noise:
@@ -139,7 +160,11 @@ def texts_by_scheme(
 
 
 def _written_at_once(
-    lm: models.LM, schemes: Sequence[Scheme], pairs: Pairs, n_tokens: int, **options
+    lm: models.LM,
+    schemes: Sequence[Scheme],
+    pairs: Pairs,
+    n_tokens: int,
+    **options,
 ) -> list[Texts]:
     is_greedy = options.get("temperature") == 0
     parts = [
@@ -218,8 +243,17 @@ def edited(
         statistic = table["statistic"]
         pair, version = np.divmod(table["text"].to_numpy(), len(strengths))
         edit, fraction = zip(*(strengths[number] for number in version), strict=True)
-        columns = {"scheme": name, "edit": edit, "fraction": fraction, "pair": pair}
-        columns |= {"p_value": table["p_value"], "psi": statistic, "norm": size}
+        columns = {
+            "scheme": name,
+            "edit": edit,
+            "fraction": fraction,
+            "pair": pair,
+        }
+        columns |= {
+            "p_value": table["p_value"],
+            "psi": statistic,
+            "norm": size,
+        }
         of_scheme = pd.DataFrame(columns).assign(signal=statistic * size)
         rows.append(of_scheme.iloc[np.lexsort([pair, version])])  # version by version
     return pd.concat(rows, ignore_index=True)
@@ -262,7 +296,11 @@ def under_own_keys(
     wm, keys = perturb.ready(lm.model, first.wm, keys)
     noise_of = held_noises(wm, keys)
     weighings = [channel.weights(lm.model, scheme.edited) for scheme in schemes]
-    settings = {"token_weights": weighings, "lengths": lengths, "dtype": first.dtype}
+    settings = {
+        "token_weights": weighings,
+        "lengths": lengths,
+        "dtype": first.dtype,
+    }
     rows: list[list[tuple]] = [[] for _ in schemes]
     each = gradients.gradients(lm.model, prompts, responses, first.wm, **settings)
     for of_text in in_lists(each, len(schemes)):
@@ -303,7 +341,12 @@ def with_start(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def power_figure(
-    table: pd.DataFrame, name: str, x: str, caption: str, title: str, **options
+    table: pd.DataFrame,
+    name: str,
+    x: str,
+    caption: str,
+    title: str,
+    **options,
 ) -> Figure:
     """The share of texts detected at level 0.05 against the column x, kept in the record as
     ``name``; options are those of ``panels``.
@@ -334,7 +377,14 @@ def parts(table: pd.DataFrame) -> pd.DataFrame:
             rows.append({"edit": edit, "fraction": fraction, "part": label} | share.row())
     for fraction, (part, label) in product(sorted({0.0, *table["fraction"]}), PARTS.items()):
         left = (1 - fraction) ** (1 if part == "signal" else 0.5)
-        rows.append({"edit": LOST, "fraction": fraction, "part": label, "value": left})
+        rows.append(
+            {
+                "edit": LOST,
+                "fraction": fraction,
+                "part": label,
+                "value": left,
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -345,10 +395,13 @@ def toy(lost: float, added: float, surprise: float) -> float:
     A share ``lost`` of the tokens is taken away, and ``added`` · 100 others are put in, which the
     noise does not know, with squared norms ``surprise`` times as large.
     """
-    n_tokens, dimension, rng = 100, 20_000, np.random.default_rng(0)
+    n_tokens = 100
+    dimension = 20_000
+    rng = np.random.default_rng(0)
     own = rng.normal(size=(n_tokens, dimension)) / dimension**0.5
     others = rng.normal(size=(round(added * n_tokens), dimension)) * (surprise / dimension) ** 0.5
-    xi, before = own.sum(0), own.sum(0)
+    xi = own.sum(0)
+    before = own.sum(0)
     after = own[round(lost * n_tokens) :].sum(0) + others.sum(0)
     return float((xi @ after) / np.linalg.norm(after) / (xi @ before) * np.linalg.norm(before))
 
@@ -384,19 +437,36 @@ def false_alarms(
             for level in LEVELS:
                 alarms = p <= level
                 excess = binom.sf(alarms.sum() - 1, alarms.size, level)
-                row = {"scheme": name, "edit": edit, "level": level, "p_excess": excess}
+                row = {
+                    "scheme": name,
+                    "edit": edit,
+                    "level": level,
+                    "p_excess": excess,
+                }
                 rows.append(row | stats.interval(alarms.ravel(), confidence=0.99).row())
     return pd.DataFrame(rows)
 
 
 def p_values(
-    lm: models.LM, scheme: Scheme, prompts: Texts, responses: Texts, keys: Sequence[Key]
+    lm: models.LM,
+    scheme: Scheme,
+    prompts: Texts,
+    responses: Texts,
+    keys: Sequence[Key],
 ) -> np.ndarray:
     """(texts, keys); GaussMark's keys share the gradients."""
     if isinstance(scheme, GaussMark):
-        table = score.score(lm.model, prompts, responses, scheme.wm, keys, dtype=scheme.dtype)
+        table = score.score(
+            lm.model,
+            prompts,
+            responses,
+            scheme.wm,
+            keys,
+            dtype=scheme.dtype,
+        )
         return table["p_value"].to_numpy().reshape(len(responses), len(keys))
-    n, k = len(responses), len(keys)
+    n = len(responses)
+    k = len(keys)
     of_each = [key for key in keys for _ in range(n)]  # all texts of a key together
     table = scheme.score(lm.model, list(prompts) * k, list(responses) * k, of_each)
     return table["p_value"].to_numpy().reshape(k, n).T

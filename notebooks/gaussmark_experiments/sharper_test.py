@@ -1,13 +1,14 @@
-"""17: the direction is free. What does each direction detect, which one is best after edits, and is
-the likelihood ratio itself better than any?
+"""17: the test may use any direction. What does each direction detect, which direction is best
+after edits, and does the likelihood ratio itself detect more than all of them?
 
-For a direction u(y) that does not look at the key, ψ_u = ⟨ξ, u⟩/(σ‖u‖) is N(0, 1) over keys. Of a
-marked text as it was written, ξ leans towards G = ∇log p_θ(y) alone: to first order in σ, its mean
-given the text is σ²G, so
+For a direction u(y) that does not depend on the key, ψ_u = ⟨ξ, u⟩/(σ‖u‖) is N(0, 1) over keys. If a
+marked text is unedited, ξ leans towards G = ∇log p_θ(y) alone: to first order in σ, its mean given
+the text is σ²G, so
 
     E ψ_u = cos(u, G)·σ‖G‖
 
-and no direction is better than G. All tables are over pairs; a text's wrong key is the next pair's.
+and no direction is better than G. All tables are over pairs. The wrong key of a text is the key of
+the next pair.
 """
 
 import math
@@ -24,8 +25,22 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_experiments.layer_sigma_sweep import matrix_kind
-from gaussmark_experiments.robustness import UNEDITED, along_noise, held_noises, unedited
-from gaussmark_lib import divergence, generate, gradients, likelihood, models, perturb, score, stats
+from gaussmark_experiments.robustness import (
+    UNEDITED,
+    along_noise,
+    held_noises,
+    unedited,
+)
+from gaussmark_lib import (
+    divergence,
+    generate,
+    gradients,
+    likelihood,
+    models,
+    perturb,
+    score,
+    stats,
+)
 from gaussmark_lib.beyond import channel, largest
 from gaussmark_lib.beyond.attacks import learning
 from gaussmark_lib.beyond.schemes import GaussMark, OutputBiases, biases
@@ -35,37 +50,52 @@ from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Ids, Texts
 from gaussmark_lib.workbench.pairs import OWN, WRONG, Pairs
 
-TESTS = PAPERS, SHARPER, BOTH = "the paper's ψ", "the sharper ψ", "the larger of both"
+# Each returns a p-value that is exact over keys.
+TESTS = PAPERS, SHARPER, BOTH = (
+    "the paper's ψ",
+    "the sharper ψ",
+    "the larger of both",
+)
+# Names of tests, marks and directions, as tables and figures show them.
 BIASES = "the output biases"
 CLEANED = "the sharper ψ, cleaned first"
-Direction = Callable[[Tensor], Tensor]
-PAPER, RANDOM, SIGN, TOP, WHITENED = (
-    "G, the paper's",
-    "a random one",
-    "the sign of G",
-    "G's two largest singular directions",
-    "G divided by the Fisher diagonal",
-)
+Direction = Callable[[Tensor], Tensor]  # from a text's G to the direction of its test
+PAPER = "G, the paper's"
+RANDOM = "a random one"
+SIGN = "the sign of G"
+TOP = "G's two largest singular directions"
+WHITENED = "G divided by the Fisher diagonal"
 
 
 def directions(
     lm: models.LM, wm: Watermark, prompts: Texts, plain: Texts, seed: int
 ) -> dict[str, Direction]:
-    """What to test along, made from G and from plain texts: nothing here has seen a key."""
-    fisher = sum(one.G.double() ** 2 for one in gradients.gradients(lm.model, prompts, plain, wm))
+    """Return the directions to test along, made from G and from plain texts. None of them depends
+    on a key.
+    """
+    of_plain = gradients.gradients(lm.model, prompts, plain, wm)
+    # the diagonal of the Fisher information, in double precision: it is a sum of many small squares
+    fisher = sum(gradient.G.double() ** 2 for gradient in of_plain)
     fisher = (fisher / len(plain)).float()
     random = torch.Generator().manual_seed(seed)
 
     def largest(G: Tensor, k: int = 2) -> Tensor:
+        # a few vectors and iterations more than asked for make the randomised SVD accurate
         U, s, V = torch.svd_lowrank(G, q=k + 4, niter=4)
         return (U[:, :k] * s[:k]) @ V[:, :k].T
+
+    def whitened(G: Tensor) -> Tensor:
+        return G / (fisher + fisher.mean())  # the mean keeps entries without information finite
+
+    def drawn(G: Tensor) -> Tensor:
+        return torch.randn(G.shape, generator=random).to(G)
 
     return {
         PAPER: lambda G: G,
         SIGN: torch.sign,
         TOP: largest,
-        WHITENED: lambda G: G / (fisher + fisher.mean()),
-        RANDOM: lambda G: torch.randn(G.shape, generator=random).to(G),
+        WHITENED: whitened,
+        RANDOM: drawn,
     }
 
 
@@ -77,31 +107,34 @@ def along(
     named: Mapping[str, Direction],
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """ψ of each text in each direction, under its own key and the next pair's: ``direction, pair,
-    kind, psi, cosine`` (with G) and ``forecast``, the mean that the text promises.
+    """Return ψ of each text in each direction, under its own key and the next pair's: ``direction,
+    pair, kind, psi, cosine`` (with G) and ``forecast``, the mean that the text predicts.
     """
     rows = []
     noise_of = held_noises(wm.on(lm.model), pairs.keys)
-    for one in gradients.gradients(lm.model, pairs.prompts, texts, wm, dtype=dtype):
-        made = [replace(one, parts=[make(one.G)]) for make in named.values()]
-        cosines = [direction.cosine(one) for direction in made]
-        for kind, psi in zip((OWN, WRONG), _psi(noise_of, pairs.n, made), strict=True):
-            most = wm.sigma * one.norm if kind == OWN else 0.0
-            rows += [
-                (name, one.text, kind, value, cosine, most * cosine)
-                for name, value, cosine in zip(named, psi, cosines, strict=True)
-            ]
+    for gradient in gradients.gradients(lm.model, pairs.prompts, texts, wm, dtype=dtype):
+        directions = [replace(gradient, parts=[make(gradient.G)]) for make in named.values()]
+        cosines = [direction.cosine(gradient) for direction in directions]
+        psis = _psi(noise_of, pairs.n, directions)  # (own and wrong key, directions)
+        for kind, psi in zip((OWN, WRONG), psis, strict=True):
+            largest_mean = wm.sigma * gradient.norm if kind == OWN else 0.0
+            for name, value, cosine in zip(named, psi, cosines, strict=True):
+                forecast = largest_mean * cosine
+                rows.append((name, gradient.text, kind, value, cosine, forecast))
     columns = ["direction", "pair", "kind", "psi", "cosine", "forecast"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def _psi(
-    noise_of: Callable[[int], Tensor], n: int, of_text: Sequence[gradients.TextGradient]
+    noise_of: Callable[[int], Tensor],
+    n: int,
+    of_text: Sequence[gradients.TextGradient],
 ) -> Float[np.ndarray, "two directions"]:
-    """ψ in each direction of one of n texts, under its own key and under the next pair's."""
-    i = of_text[0].text
+    """ψ in each direction of a text, under its own key and under the next of n pairs' key."""
+    pair = of_text[0].text
+    keys = (pair, (pair + 1) % n)
     return np.array(
-        [[along_noise(one, noise_of(key)) for one in of_text] for key in (i, (i + 1) % n)]
+        [[along_noise(direction, noise_of(key)) for direction in of_text] for key in keys]
     )
 
 
@@ -117,37 +150,73 @@ def after_edits(
     seed: int = 0,
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """The paper's test, the sharper one and both at once (``TESTS``) of each text after each edit
-    of each fraction, and the sharper one of what ``channel.cleaned`` leaves of it: ``test, edit``
-    (as :func:`named_edit` has it), ``pair, kind, psi, p_value``.
+    """Test each text after each edit of each fraction: by the paper's test, the sharper one and
+    both at once (``TESTS``), and by the sharper one on what ``channel.cleaned`` leaves of the text.
+
+    Returns:
+        ``test, edit`` (as :func:`named_edit` has it), ``pair, kind, psi, p_value``.
     """
     noise_of = held_noises(wm.on(lm.model), pairs.keys)
     sharper_weights = channel.weights(lm.model, edited)
     weighings = [channel.weights(lm.model, 0.0), sharper_weights]
+    edits = {UNEDITED: (unedited, 0.0)}
+    for fraction in fractions:
+        for name, change in changes.items():
+            edits[named_edit(name, fraction)] = (change, fraction)
     rows = []
-    edits = {
-        named_edit(name, f): (change, f) for f in fractions for name, change in changes.items()
-    }
-    for edit, (change, f) in {UNEDITED: (unedited, 0.0), **edits}.items():
-        x, y = change(pairs.prompts, texts, f, seed)
-        each = gradients.gradients(lm.model, x, y, wm, token_weights=weighings, dtype=dtype)
-        for both in in_lists(each, 2):
-            for kind, psi in zip((OWN, WRONG), _psi(noise_of, pairs.n, both), strict=True):
-                psis = [*psi, largest.psi_of_largest(both, psi)]
+    for edit, (change, fraction) in edits.items():
+        prompts, responses = change(pairs.prompts, texts, fraction, seed)
+        of_texts = gradients.gradients(
+            lm.model,
+            prompts,
+            responses,
+            wm,
+            token_weights=weighings,
+            dtype=dtype,
+        )
+        for of_text in in_lists(of_texts, len(weighings)):
+            psis_by_key = _psi(noise_of, pairs.n, of_text)
+            for kind, psi in zip((OWN, WRONG), psis_by_key, strict=True):
+                psis = [*psi, largest.psi_of_largest(of_text, psi)]
                 rows += [
-                    (test, edit, both[0].text, kind, psi_of_test, norm.sf(psi_of_test))
+                    (
+                        test,
+                        edit,
+                        of_text[0].text,
+                        kind,
+                        psi_of_test,
+                        norm.sf(psi_of_test),
+                    )
                     for test, psi_of_test in zip(TESTS, psis, strict=True)
                 ]
-        y = channel.cleaned(lm.model, x, y, edited)
-        each = gradients.gradients(lm.model, x, y, wm, token_weights=sharper_weights, dtype=dtype)
-        for gradient in each:
-            for kind, [psi] in zip((OWN, WRONG), _psi(noise_of, pairs.n, [gradient]), strict=True):
-                rows.append((CLEANED, edit, gradient.text, kind, psi, norm.sf(psi)))
+        cleaned = channel.cleaned(lm.model, prompts, responses, edited)
+        of_cleaned = gradients.gradients(
+            lm.model,
+            prompts,
+            cleaned,
+            wm,
+            token_weights=sharper_weights,
+            dtype=dtype,
+        )
+        for gradient in of_cleaned:
+            psis_by_key = _psi(noise_of, pairs.n, [gradient])
+            for kind, [psi] in zip((OWN, WRONG), psis_by_key, strict=True):
+                rows.append(
+                    (
+                        CLEANED,
+                        edit,
+                        gradient.text,
+                        kind,
+                        psi,
+                        norm.sf(psi),
+                    )
+                )
     return pd.DataFrame(rows, columns=["test", "edit", "pair", "kind", "psi", "p_value"])
 
 
 def named_edit(edit: str, fraction: float) -> str:
-    """
+    """Name an edit and its strength.
+
     >>> named_edit("delete at random", 0.3)
     'delete at random, 30%'
     """
@@ -155,7 +224,7 @@ def named_edit(edit: str, fraction: float) -> str:
 
 
 def wide(table: pd.DataFrame, edit: str, column: str, kind: str = OWN) -> pd.DataFrame:
-    """One row per pair, one column per test, of :func:`after_edits`."""
+    """Spread the table of :func:`after_edits`: one row per pair, one column per test."""
     rows = table[(table["edit"] == edit) & (table["kind"] == kind)]
     return rows.pivot(index="pair", columns="test", values=column)
 
@@ -170,88 +239,131 @@ def rivals(
     seed: int = 0,
     **sampling,
 ) -> pd.DataFrame:
-    """The mark on a matrix beside one on the output biases. One row per ``mark``: its numbers
-    ``d``; of its texts ``psi`` and ``nats`` (divergence), with ``psi²/(2 nats)``, which is 1 to
-    first order; and what ``n_leaked`` texts of one key give away of its noise: the ``cosine`` of
-    the noise with its posterior mean Σu/(1/σ² + F), F = Σu² of each number, and the ``law``
-    √(mean of x/(1 + x)), x = σ²F, of numbers that show independently of each other.
+    """Compare a watermark on a matrix with a watermark on the output biases.
+
+    Returns:
+        One row per ``mark``: ``d``, how many numbers it has; means over its texts of ``psi`` and
+        ``nats`` (divergence), with ``psi²/(2 nats)``, which is 1 to first order; and what
+        ``n_leaked`` texts of one key reveal of its noise. ``cosine`` is that of the noise with its
+        posterior mean Σu/(1/σ² + F), F = Σu² of each number. ``law`` is √(mean of x/(1 + x)),
+        x = σ²F, which holds for numbers that show independently of each other.
     """
-    rows, one_key = [], pairs.keys[0]
-    leaking = {"seed": seed + 1, **sampling}
-    prompts = list(islice(cycle(pairs.prompts), n_leaked))
-    for mark, scheme in (("a matrix", GaussMark(wm, one_key)), (BIASES, OutputBiases(one_key))):
-        asked = lm.model, pairs.prompts
-        texts = scheme.generate(*asked, n_tokens, keys=pairs.keys, seed=seed, **sampling)
-        psi = scheme.score(*asked, texts, pairs.keys)["statistic"].mean()
-        nats = scheme.divergences(*asked, texts, pairs.keys).mean()
-        leaked = lm.model, prompts, scheme.generate(lm.model, prompts, n_tokens, **leaking)
+    key = pairs.keys[0]
+    leaked_prompts = list(islice(cycle(pairs.prompts), n_leaked))
+    rows = []
+    for mark, scheme in (
+        ("a matrix", GaussMark(wm, key)),
+        (BIASES, OutputBiases(key)),
+    ):
+        texts = scheme.generate(
+            lm.model,
+            pairs.prompts,
+            n_tokens,
+            keys=pairs.keys,
+            seed=seed,
+            **sampling,
+        )
+        scores = scheme.score(lm.model, pairs.prompts, texts, pairs.keys)
+        psi = scores["statistic"].mean()
+        nats = scheme.divergences(lm.model, pairs.prompts, texts, pairs.keys).mean()
+        leaked = scheme.generate(lm.model, leaked_prompts, n_tokens, seed=seed + 1, **sampling)
         if mark == BIASES:
-            slopes, sigma = [torch.from_numpy(u) for u in biases.slopes(*leaked)], scheme.sigma
+            of_biases = biases.slopes(lm.model, leaked_prompts, leaked)
+            slopes = [torch.from_numpy(u) for u in of_biases]
+            sigma = scheme.sigma
             z = torch.from_numpy(scheme.noise(len(slopes[0])))
         else:
-            slopes, sigma = (one.G.double() for one in gradients.gradients(*leaked, wm)), wm.sigma
-            z = perturb.noise(lm.model, wm, one_key)
-        total = F = 0.0
+            of_texts = gradients.gradients(lm.model, leaked_prompts, leaked, wm)
+            slopes = (gradient.G.double() for gradient in of_texts)  # never all at once
+            sigma = wm.sigma
+            z = perturb.noise(lm.model, wm, key)
+        total = 0.0
+        F = 0.0
         for u in slopes:
-            total, F = total + u, F + u**2
-        cosine = learning.cosine(learning.shrunk(total, 1, F, sigma), z)
+            total = total + u
+            F = F + u**2
+        posterior_mean = learning.shrunk(total, 1, F, sigma)
+        cosine = learning.cosine(posterior_mean, z)
         law = (1 - 1 / (1 + sigma**2 * F)).mean().sqrt().item()
         rows.append((mark, z.numel(), psi, nats, psi**2 / 2 / nats, cosine, law))
-    columns = ["mark", "d", "psi", "nats", "psi²/(2 nats)", "cosine", "law"]
+    columns = [
+        "mark",
+        "d",
+        "psi",
+        "nats",
+        "psi²/(2 nats)",
+        "cosine",
+        "law",
+    ]
     return pd.DataFrame(rows, columns=columns)
 
 
 @torch.no_grad()
 def spared(
-    lm: models.LM, pairs: Pairs, texts: Texts, wm: Watermark, h: float = 0.1
+    lm: models.LM,
+    pairs: Pairs,
+    texts: Texts,
+    wm: Watermark,
+    h: float = 0.1,
 ) -> pd.DataFrame:
-    """How much of its price could a mark be spared by tuning, whatever weights are tuned?
+    """Bound how much of its price tuning could save a watermark, whatever weights are tuned.
 
-    Along a mark's own text let r(v) be the slope of log p_{θ+sξ}(v) at s = 0, of each next token v.
-    By Gibbs' inequality every distribution q′ with the mark's mean slope E_q r = ⟨ξ, E_q G⟩ has
+    Along a marked text let r(v) be the slope of log p_{θ+sξ}(v) at s = 0, for each next token v.
+    By Gibbs' inequality every distribution q′ with the watermark's mean slope E_q r = ⟨ξ, E_q G⟩
+    has
 
         KL(q′ ‖ p) ≥ E_q r − log E_p e^r = KL(q ‖ p) − KL(q ‖ p e^r / E_p e^r)
 
-    The slope is a central difference over ±hξ. ``pair, nats`` (KL(q ‖ p), the price) and ``most``
-    (the last term, nats that tuning could save), per text.
+    The slope is a central difference over ±hξ.
+
+    Returns:
+        ``pair, nats`` (KL(q ‖ p), the price) and ``most`` (the last term: the nats that tuning
+        could save), per text.
     """
-    rows, placed = [], wm.on(lm.model)
-    for i, (x, y, key) in enumerate(zip(pairs.prompts, texts, pairs.keys, strict=True)):
-        inputs, is_token = divergence.laid_out(lm.model, [(x, y)])
+    placed = wm.on(lm.model)
+    rows = []
+    for i, (prompt, text, key) in enumerate(zip(pairs.prompts, texts, pairs.keys, strict=True)):
+        inputs, is_token = divergence.laid_out(lm.model, [(prompt, text)])
         xi = perturb.noise(lm.model, wm, key)
-        logits = [divergence.logits(lm.model, inputs, len(y))]
+        logits = [divergence.logits(lm.model, inputs, len(text))]
         for scale in (1.0, h, -h):
             with perturb.moved(placed, [scale * xi]):
-                logits.append(divergence.logits(lm.model, inputs, len(y)))
-        p, q, above, below = (one.double().log_softmax(-1) for one in logits)
-        best = p + (above - below) / (2 * h)  # up to E_p e^r
-        [nats], [most] = (divergence.summed(q, other, is_token) for other in (p, best))
-        rows.append({"pair": i, "nats": nats, "most": most})
+                logits.append(divergence.logits(lm.model, inputs, len(text)))
+        # log-probabilities of the base, of the marked model, and a step to either side
+        p, q, above, below = (of_model.double().log_softmax(-1) for of_model in logits)
+        slope = (above - below) / (2 * h)
+        [nats] = divergence.summed(q, p, is_token)
+        [saved] = divergence.summed(q, p + slope, is_token)  # normalised there, by E_p e^r
+        rows.append({"pair": i, "nats": nats, "most": saved})
     return pd.DataFrame(rows)
 
 
 def nearest(model: PreTrainedModel, weight: str, n: int) -> list[str]:
-    """A weight, and up to n − 1 of the same kind in other blocks, the nearest first."""
-    kind = [
-        name for name in models.watermarkable(model) if matrix_kind(name) == matrix_kind(weight)
-    ]
-    return sorted(kind, key=lambda name: abs(kind.index(name) - kind.index(weight)))[:n]
+    """Return a weight and up to n − 1 of the same kind in other blocks, the nearest first."""
+    kind = matrix_kind(weight)
+    names = [name for name in models.watermarkable(model) if matrix_kind(name) == kind]
+    place = names.index(weight)
+    return sorted(names, key=lambda name: abs(names.index(name) - place))[:n]
 
 
 def spread(
-    lm: models.LM, weights: Sequence[str], pairs: Pairs, plain: Texts, psi: float
+    lm: models.LM,
+    weights: Sequence[str],
+    pairs: Pairs,
+    plain: Texts,
+    psi: float,
 ) -> dict[int, Watermark]:
-    """Watermarks of one predicted ψ on the first of the weights and on all, by their number: each
-    weight adds the same share to ψ² = Σ σ_s²‖G_s‖².
+    """Return watermarks with the same predicted ψ, on the first of the weights and on all, by how
+    many weights they have. Each weight adds the same share to ψ² = Σ σ_s²‖G_s‖².
     """
     table = gradients.norms(lm.model, pairs.prompts[: len(plain)], plain, weights)
     norms = table.groupby("weight")["grad_norm"].median()
-    return {
-        m: Watermark(
-            weights[:m], [psi / (math.sqrt(m) * float(norms[name])) for name in weights[:m]]
-        )
-        for m in (1, len(weights))
-    }
+    watermarks = {}
+    for n_weights in (1, len(weights)):
+        names = weights[:n_weights]
+        sigmas = [psi / (math.sqrt(n_weights) * float(norms[name])) for name in names]
+        watermarks[n_weights] = Watermark(names, sigmas)
+    return watermarks
 
 
 def spread_out(
@@ -264,25 +376,41 @@ def spread_out(
     seed: int = 0,
     **sampling,
 ) -> pd.DataFrame:
-    """Texts and prices of each watermark: ``matrices, pair, psi, forecast`` (σ‖G‖), ``own`` (nats
-    of divergence over its own text) and ``human`` (nats by which a human text after the prompt
-    becomes less likely).
+    """Write texts with each watermark, test them and measure their price.
+
+    Returns:
+        ``matrices, pair, psi, forecast`` (σ‖G‖), ``own`` (nats of divergence over the watermark's
+        own text) and ``human`` (the nats by which a human text after the prompt becomes less
+        likely).
     """
-    tables, asked = [], (lm.model, pairs.prompts)
-    base = likelihood.cross_entropy(lm.model, human, prompts=pairs.prompts)
-    for m, wm in wms.items():
+    tables = []
+    base_nats = likelihood.cross_entropy(lm.model, human, prompts=pairs.prompts)  # per token
+    human_lengths = [len(text) for text in human]
+    for n_matrices, wm in wms.items():
         marks = [(wm, key) for key in pairs.keys]
-        texts = generate.sample(*asked, n_tokens, marks=marks, seed=seed, **sampling)
-        found = score.score(*asked, texts, wm, pairs.keys, paired=True)
-        nats = []
-        for x, y, key in zip(pairs.prompts, human, pairs.keys, strict=True):
+        texts = generate.sample(
+            lm.model,
+            pairs.prompts,
+            n_tokens,
+            marks=marks,
+            seed=seed,
+            **sampling,
+        )
+        scores = score.score(lm.model, pairs.prompts, texts, wm, pairs.keys, paired=True)
+        marked_nats = []
+        for prompt, text, key in zip(pairs.prompts, human, pairs.keys, strict=True):
             with perturb.watermarked(lm.model, wm, key):
-                nats.append(likelihood.cross_entropy(lm.model, [y], prompts=[x]).item())
-        own = divergence.per_text(*asked, texts, marks=marks)
-        forecast = wm.sigmas[0] * found["grad_norm"]
-        columns = {"matrices": m, "pair": range(pairs.n), "psi": found["psi"], "own": own}
-        human_nats = (np.array(nats) - base) * [len(y) for y in human]
-        tables.append(pd.DataFrame(columns).assign(forecast=forecast, human=human_nats))
+                nats = likelihood.cross_entropy(lm.model, [text], prompts=[prompt])
+            marked_nats.append(nats.item())
+        columns = {
+            "matrices": n_matrices,
+            "pair": range(pairs.n),
+            "psi": scores["psi"],
+            "own": divergence.per_text(lm.model, pairs.prompts, texts, marks=marks),
+            "forecast": wm.sigmas[0] * scores["grad_norm"],
+            "human": (np.array(marked_nats) - base_nats) * human_lengths,
+        }
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -297,60 +425,81 @@ def likelihood_ratio(
     tilt: float,
     seed: int = 0,
 ) -> dict[str, float]:
-    """log p_{θ+ξ}(y) − log p_θ(y), ranked among fresh keys: ``ratio`` (nats) and an exact
-    ``p_value``, beside ``psi``.
+    """Rank log p_{θ+ξ}(y) − log p_θ(y) among fresh keys.
 
-    The fresh keys are drawn tilted by a = ``tilt`` towards u = G/‖G‖: z′ = z + a·u, with weight
-    w(z′) = exp(−a⟨z′, u⟩ + a²/2), and the key itself counts with its own:
+    The fresh keys are drawn with a tilt a = ``tilt`` towards u = G/‖G‖: z′ = z + a·u, with weight
+    w(z′) = exp(−a⟨z′, u⟩ + a²/2), and the key itself counts with its own weight:
 
         p = (w(z) + Σ_i w(z′_i)·1{LR_i ≥ LR})/(n + 1)
 
     P(p ≤ α) ≤ α over keys for any text and any a that do not depend on the key (Harrison,
-    Biometrika 99, 2012). With a = 0 p is the rank, at least 1/(n + 1).
+    Biometrika 99, 2012). With a = 0, p is the rank, at least 1/(n + 1).
+
+    Returns:
+        ``ratio`` (nats), an exact ``p_value``, and ``psi`` of the same key.
     """
-    placed, a = wm.on(lm.model), tilt
-    [one] = gradients.gradients(lm.model, [prompt], [response], wm)
-    u = one.unit()
-    draw = np.random.default_rng([seed, 17])
+    placed = wm.on(lm.model)
+    [gradient] = gradients.gradients(lm.model, [prompt], [response], wm)
+    u = gradient.unit()
+    rng = np.random.default_rng([seed, 17])
 
     def log_p() -> float:
         [nats] = likelihood.cross_entropy(lm.model, [response], prompts=[prompt])
         return -float(nats) * len(response)
 
-    def tried(z: Float[Tensor, " d"]) -> tuple[float, float]:
-        """log p under this noise, and its log weight."""
-        with perturb.moved(placed, [(wm.sigma * z).reshape(placed.linear.shape)]):
-            return log_p(), a**2 / 2 - a * torch.dot(z, u).item()
+    def log_p_and_weight(z: Float[Tensor, " d"]) -> tuple[float, float]:
+        """log p under this noise, and the log of its weight."""
+        xi = (wm.sigma * z).reshape(placed.linear.shape)
+        with perturb.moved(placed, [xi]):
+            log_weight = tilt**2 / 2 - tilt * torch.dot(z, u).item()
+            return log_p(), log_weight
 
-    base = log_p()
+    base_log_p = log_p()
     z = torch.from_numpy(key.normals(placed.d, dtype=np.float32)).to(u)
-    ratio, own = tried(z)
-    fresh = [
-        tried(torch.from_numpy(draw.standard_normal(placed.d, np.float32)).to(u) + a * u)
-        for _ in range(n_keys)
-    ]
-    as_large = [log_w for value, log_w in fresh if value >= ratio]
-    p = min(1.0, np.exp([own, *as_large]).sum() / (n_keys + 1))
-    return {"ratio": ratio - base, "p_value": p, "psi": torch.dot(z, u).item()}
+    keys_log_p, keys_log_weight = log_p_and_weight(z)
+    log_weights = [keys_log_weight]  # of the key, and of the fresh keys with at least its ratio
+    for _ in range(n_keys):
+        fresh = torch.from_numpy(rng.standard_normal(placed.d, np.float32)).to(u)
+        fresh_log_p, log_weight = log_p_and_weight(fresh + tilt * u)
+        if fresh_log_p >= keys_log_p:
+            log_weights.append(log_weight)
+    p = min(1.0, np.exp(log_weights).sum() / (n_keys + 1))
+    return {
+        "ratio": keys_log_p - base_log_p,
+        "p_value": p,
+        "psi": torch.dot(z, u).item(),
+    }
 
 
 def ratios(
-    lm: models.LM, pairs: Pairs, texts: Texts, wm: Watermark, n: int, **options
+    lm: models.LM,
+    pairs: Pairs,
+    texts: Texts,
+    wm: Watermark,
+    n: int,
+    **options,
 ) -> pd.DataFrame:
-    """:func:`likelihood_ratio` of the first n texts under their own and the next pair's key, beside
-    the p-value of ψ: ``pair, kind, ratio, p_value, psi, p_psi``.
+    """Test the first n texts by :func:`likelihood_ratio` under their own and the next pair's key.
+
+    Returns:
+        ``pair, kind, ratio, p_value, psi``, and ``p_psi``, the p-value of ψ.
     """
     rows = []
     for i in range(min(n, pairs.n)):
-        for kind, key in ((OWN, pairs.keys[i]), (WRONG, pairs.keys[(i + 1) % pairs.n])):
-            found = likelihood_ratio(lm, pairs.prompts[i], texts[i], wm, key, **options)
-            rows.append({"pair": i, "kind": kind, **found, "p_psi": norm.sf(found["psi"])})
+        keys = {OWN: pairs.keys[i], WRONG: pairs.keys[(i + 1) % pairs.n]}
+        for kind, key in keys.items():
+            tested = likelihood_ratio(lm, pairs.prompts[i], texts[i], wm, key, **options)
+            p_psi = norm.sf(tested["psi"])
+            rows.append({"pair": i, "kind": kind, **tested, "p_psi": p_psi})
     return pd.DataFrame(rows)
 
 
 def power_gain(
     table: pd.DataFrame, edit: str, test: str, base: str, level: float
 ) -> stats.Estimate:
-    """Share detected by one test less that by another, of the same texts."""
+    """Return the share that ``test`` detects less the share that ``base`` detects of the same
+    texts.
+    """
+    # (pairs, tests): whether the text is detected
     hits = wide(table, edit, "p_value") <= level
     return stats.interval(np.subtract(hits[test], hits[base], dtype=float))

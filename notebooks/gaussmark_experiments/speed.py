@@ -46,12 +46,21 @@ def alternating(tasks: Mapping[str, Callable[[], object]], repeats: int = 5) -> 
             start = time.perf_counter()
             task()
             _wait()
-            rows.append({"task": name, "repeat": repeat, "seconds": time.perf_counter() - start})
+            rows.append(
+                {
+                    "task": name,
+                    "repeat": repeat,
+                    "seconds": time.perf_counter() - start,
+                }
+            )
     return pd.DataFrame(rows[len(tasks) :])
 
 
 def at_sizes(
-    tasks: Mapping[str, Callable[[int], object]], x: str, sizes: Sequence[int], repeats: int
+    tasks: Mapping[str, Callable[[int], object]],
+    x: str,
+    sizes: Sequence[int],
+    repeats: int,
 ) -> pd.DataFrame:
     """:func:`alternating` over each task at each size, all of them taking turns, with a column
     ``x`` for the size.
@@ -64,17 +73,25 @@ def at_sizes(
 
 def many_over_one(times: pd.DataFrame) -> dict[str, stats.Estimate]:
     """By task of :func:`at_sizes` over ``keys``: the time of the most keys over that of one."""
-    most, over = times["keys"].max(), {}
+    most = times["keys"].max()
+    over = {}
     for task, rows in times.groupby("task", sort=False):
         ends = rows[rows["keys"].isin([1, most])]
         over[task] = ratio(
-            ends.assign(task=ends["keys"].map({1: "one", most: "many"})), "many", "one"
+            ends.assign(task=ends["keys"].map({1: "one", most: "many"})),
+            "many",
+            "one",
         )
     return over
 
 
 def generations(
-    lm: models.LM, prompts: Texts, wm: perturb.Watermark, keys: Sequence[Key], n: int, seed: int
+    lm: models.LM,
+    prompts: Texts,
+    wm: perturb.Watermark,
+    keys: Sequence[Key],
+    n: int,
+    seed: int,
 ) -> dict[str, Callable[[], object]]:
     """Four tasks that write n tokens after each prompt: without a watermark, with one key for all,
     with a key per row in one batch, and the first ``ALONE`` rows one after the other. What is timed
@@ -82,7 +99,8 @@ def generations(
     """
     with perturb.watermarked(lm.model, wm, keys[0]):
         marked_model = copy.deepcopy(lm.model)
-    marks, batch = [(wm, key) for key in keys], {"seed": seed, "batch_size": len(prompts)}
+    marks = [(wm, key) for key in keys]
+    batch = {"seed": seed, "batch_size": len(prompts)}
     return {
         "plain": lambda: generate.sample(lm.model, prompts, n, **batch),
         "watermarked": lambda: generate.sample(marked_model, prompts, n, **batch),
@@ -170,7 +188,8 @@ def peak_memory(call: Callable[[], Any]) -> tuple[Any, float]:
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-    process, over = psutil.Process(), threading.Event()
+    process = psutil.Process()
+    over = threading.Event()
     before = most = process.memory_info().rss
 
     def watch() -> None:

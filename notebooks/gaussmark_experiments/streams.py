@@ -25,16 +25,16 @@ from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
 
 SHARE = 0.1  # π, the share of marked texts that the evidence bets on
-BET, KNOWN, NAIVE = (
-    "E ≥ 20 at any time",
-    "p ≤ 0.05 at any time",
-    "p ≤ 0.05, ψ taken for independent",
-)
+BET = "E ≥ 20 at any time"
+KNOWN = "p ≤ 0.05 at any time"
+NAIVE = "p ≤ 0.05, ψ taken for independent"
 N_TRIED = 8  # questions per step of an attack
 
 
 def log_evidence(
-    psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"], strength: Float[np.ndarray, " n"]
+    psi: Float[np.ndarray, "keys n"],
+    K: Float[np.ndarray, "n n"],
+    strength: Float[np.ndarray, " n"],
 ) -> Float[np.ndarray, "keys n"]:
     """log E after each text, for ``strength`` σ‖G‖ of the texts."""
     r, residuals = joint.law.innovations(psi, K)
@@ -52,7 +52,9 @@ def peeked(
     return (z >= TAU).any(1)
 
 
-def accused(innocent: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]) -> pd.DataFrame:
+def accused(
+    innocent: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]],
+) -> pd.DataFrame:
     """The share of innocent keys that are accused at any time, by who watches: ``kind, who stops,
     value, low, high, n``. Each kind of text has (ψ, K, log E).
     """
@@ -85,10 +87,14 @@ def mixed(
 
     Streams of one key share their marked texts; all streams share the human ones.
     """
-    n, n_tokens = len(human.prompts), len(human.responses[0])
+    n = len(human.prompts)
+    n_tokens = len(human.responses[0])
     plain = gradients(lm, human.prompts, human.responses, wm, dtype)
-    psi_plain, u = score.psi(plain, wm.on(lm.model), keys), units(plain)
-    K_plain, place, tables = joint.directions.inner(u, u), np.arange(n), []
+    psi_plain = score.psi(plain, wm.on(lm.model), keys)
+    u = units(plain)
+    K_plain = joint.directions.inner(u, u)
+    place = np.arange(n)
+    tables = []
     for i, key in enumerate(keys):
         asked = [human.prompts[(i + j) % n] for j in range(n // min(every))]
         marked = marked_gradients(lm, asked, wm, key, n_tokens, dtype=dtype, seed=seed + i)
@@ -152,10 +158,14 @@ def kept(
     are marked: ``texts`` (the middle of a segment that ends at one of ``ends``), ``measured``, and
     ``first order``: L⁻¹m over m, for m = σ‖G‖ and K = LLᵀ.
     """
-    u, m = units(marked), wm.sigma * np.array([gradient.norm for gradient in marked])
+    u = units(marked)
+    m = wm.sigma * np.array([gradient.norm for gradient in marked])
     psi = np.stack([score.psi(marked, wm, [key])[:, 0], m])
     r, _ = joint.law.innovations(psi, joint.directions.inner(u, u))
-    segments = np.split(np.nan_to_num(r), ends[:-1], axis=1), np.split(psi, ends[:-1], axis=1)
+    segments = (
+        np.split(np.nan_to_num(r), ends[:-1], axis=1),
+        np.split(psi, ends[:-1], axis=1),
+    )
     shares = [new.sum(1) / old.sum(1) for new, old in zip(*segments, strict=True)]
     table = pd.DataFrame(shares, columns=["measured", "first order"])
     return table.assign(texts=(np.array([0, *ends[:-1]]) + ends) / 2, key_id=key.key_id)
@@ -165,7 +175,8 @@ def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
     """The measured share of ψ that is still new (rows of :func:`kept`, several keys), and two
     theories: of the first order, and 1/(1 + nc).
     """
-    rows, confidence = [], 1 - 0.05 / long["texts"].nunique()  # all points together, 95%
+    rows = []
+    confidence = 1 - 0.05 / long["texts"].nunique()  # all points together, 95%
     for middle, segment in long.groupby("texts"):
         measured = stats.interval(segment["measured"], confidence=confidence)
         theories = {
@@ -208,7 +219,10 @@ def forged(
     Returns its ``psi`` and ``innovation`` (given all questions), and ``climb``, the best ψ of each
     step.
     """
-    rng, state, best, climb = np.random.default_rng(seed), joint.State(), list(response), []
+    rng = np.random.default_rng(seed)
+    state = joint.State()
+    best = list(response)
+    climb = []
     settings = {"state": state, "batch_size": N_TRIED}
     for _ in range(n_steps):
         tries = [edited(best, rng) for _ in range(N_TRIED)]
@@ -216,7 +230,11 @@ def forged(
         best = tries[answers["psi"].argmax()]
         climb.append(answers["psi"].max())
     last = joint.sequence(lm.model, [prompt], [edited(best, rng)], wm, [key], **settings)
-    return {"psi": last["psi"][0], "innovation": last["innovation"][0], "climb": climb}
+    return {
+        "psi": last["psi"][0],
+        "innovation": last["innovation"][0],
+        "climb": climb,
+    }
 
 
 def edited(ids: Sequence[int], rng: np.random.Generator) -> list[int]:
@@ -231,8 +249,17 @@ def wealth(lines: dict[str, Float[np.ndarray, "keys n"]], caption: str) -> Figur
     figure, axes = plt.subplots()
     for colour, (name, log_e) in zip((style.PLAIN, style.WATERMARKED), lines.items(), strict=False):
         places = np.arange(1, log_e.shape[1] + 1)
-        axes.plot(places, log_e.T / np.log(10), color=colour, alpha=min(0.7, 12 / len(log_e)))
+        axes.plot(
+            places,
+            log_e.T / np.log(10),
+            color=colour,
+            alpha=min(0.7, 12 / len(log_e)),
+        )
         axes.plot([], [], color=colour, label=name)
-    axes.axhline(np.log10(20), **style.DASHED, label="20, reached by 1 in 20 at most")
+    axes.axhline(
+        np.log10(20),
+        **style.DASHED,
+        label="20, reached by 1 in 20 at most",
+    )
     axes.set(xlabel="texts so far", ylabel="log₁₀ of what 1 has become")
     return style.caption(figure, caption, "What does a fair bet become?")

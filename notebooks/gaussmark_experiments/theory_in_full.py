@@ -18,7 +18,8 @@ from gaussmark_lib.workbench import record
 from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
 
-SIMULATED, EXACT = "simulated", "exact"
+SIMULATED = "simulated"
+EXACT = "exact"
 FIGURES = {  # arguments of ``panels``
     "gaussian_rate": {
         "title": "Does mean ψ of the Gaussian example grow as σ or as σ²?",
@@ -63,10 +64,18 @@ def exact(value: float, curve: str = EXACT, **point: float | str) -> dict[str, f
 
 
 def draw(
-    name: str, table: pd.DataFrame, caption: str, at: Mapping[str, float] | None = None
+    name: str,
+    table: pd.DataFrame,
+    caption: str,
+    at: Mapping[str, float] | None = None,
 ) -> Figure:
     """The figure of a table, saved in the record."""
-    settings = {"x": "sigma", "by": "curve", "xscale": "log", "xlabel": "σ"} | FIGURES[name]
+    settings = {
+        "x": "sigma",
+        "by": "curve",
+        "xscale": "log",
+        "xlabel": "σ",
+    } | FIGURES[name]
     if table[settings["by"]].str.contains(SIMULATED).any():
         settings["looks"] = looks(table)
     return record.save_figure(panels(table, caption=caption, at=at, **settings), name)
@@ -76,8 +85,10 @@ def looks(table: pd.DataFrame) -> dict[str, dict]:
     """Lines for exact curves, and points for simulated ones, in the colour of the line they belong
     to.
     """
-    line, points = {"marker": ""}, {"marker": "o", "markersize": 4, "linestyle": "none"}
-    found, places = {}, {}
+    line = {"marker": ""}
+    points = {"marker": "o", "markersize": 4, "linestyle": "none"}
+    found = {}
+    places = {}
     for name in table["curve"].unique():
         exact_name = name.removesuffix(f", {SIMULATED}")
         place = places.setdefault(exact_name, len(places))
@@ -95,13 +106,21 @@ def gaussian_mean(dims: Sequence[int], sigmas: Sequence[float], n: int, seed: in
         psi = closed_forms.simulate_psi(dim, sigma, n, seed + i)
         error = psi.std(ddof=1) / np.sqrt(n)
         off = (psi.mean() - closed_forms.expected_psi(dim, sigma)) / error
-        point = {"curve": f"{SIMULATED}, d = {dim}", "sigma": sigma, "off": off}
+        point = {
+            "curve": f"{SIMULATED}, d = {dim}",
+            "sigma": sigma,
+            "off": off,
+        }
         rows.append(stats.interval(psi / np.sqrt(dim)).row() | point)
     return pd.DataFrame(rows)
 
 
 def gaussian_power(
-    dims: Sequence[int], sigmas: Sequence[float], n: int, level: float, seed: int
+    dims: Sequence[int],
+    sigmas: Sequence[float],
+    n: int,
+    level: float,
+    seed: int,
 ) -> pd.DataFrame:
     """Power of the Gaussian example against ``dim``, one curve per σ, exact and simulated."""
     tables = []
@@ -146,7 +165,10 @@ def _beside(
         hits = psi >= stats.threshold(level)
         p = binomtest(int(hits.sum()), len(hits), power).pvalue
         point = {x: place, "curve": f"{name}, {SIMULATED}", "p_value": p}
-        rows += [exact(power, name, **{x: place}), stats.interval(hits).row() | point]
+        rows += [
+            exact(power, name, **{x: place}),
+            stats.interval(hits).row() | point,
+        ]
     return pd.DataFrame(rows)
 
 

@@ -28,8 +28,11 @@ from gaussmark_lib.workbench import rewrite  # noqa: F401 - registers edits that
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs, means, shares
 from gaussmark_lib.workbench.plots.panels import panels
 
-ONE, HITS, SUM = "one key", "token keys, hits", "token keys, sum"
-UNEDITED, SHIFTED = "unedited", "middle token deleted"
+ONE = "one key"
+HITS = "token keys, hits"
+SUM = "token keys, sum"
+UNEDITED = "unedited"
+SHIFTED = "middle token deleted"
 LOOKS = {
     ONE: {"color": "#0173b2", "marker": "o"},
     HITS: {"color": "#5e3c99", "marker": "X"},
@@ -52,7 +55,10 @@ def small_weight(model: PreTrainedModel) -> str:
 
 
 def changes(
-    lm: models.LM, names: Sequence[str], fractions: Sequence[float], seed: int
+    lm: models.LM,
+    names: Sequence[str],
+    fractions: Sequence[float],
+    seed: int,
 ) -> dict[str, Change]:
     """The edits by name and fraction, with the unedited texts first, and one token deleted."""
 
@@ -101,7 +107,8 @@ def measure(
     keys = pairs.keys * len(cells)
     once = score.score(model, *_joined(ours), wm, keys, dtype=dtype, paired=True)
     each = token_keys.per_token(model, *_joined(theirs), wm, keys)
-    tables, gammas = [], []
+    tables = []
+    gammas = []
     for number, (change, kind, _, _) in enumerate(cells):
         of_once, of_each = (
             table[table["text"] // pairs.n == number].assign(text=table["text"] % pairs.n)
@@ -138,7 +145,11 @@ def difference(table: pd.DataFrame, scheme: str, base: str, level: float) -> sta
 
 
 def by_length(
-    once: pd.DataFrame, gammas: pd.DataFrame, lengths: Sequence[int], level: float, alpha_0: float
+    once: pd.DataFrame,
+    gammas: pd.DataFrame,
+    lengths: Sequence[int],
+    level: float,
+    alpha_0: float,
 ) -> pd.DataFrame:
     """What each test detects of the first n tokens: ``scheme, n_tokens, value, low, high, n``.
 
@@ -146,12 +157,20 @@ def by_length(
         once: ``score.score`` of the texts of one key at these lengths. gammas: of unedited texts.
     """
     firsts = [gammas[gammas["position"] < n] for n in lengths]
-    table = pd.concat([once.assign(scheme=ONE), *(tests(first, alpha_0) for first in firsts)])
+    table = pd.concat(
+        [
+            once.assign(scheme=ONE),
+            *(tests(first, alpha_0) for first in firsts),
+        ]
+    )
     return shares(table, ["scheme", "n_tokens"], level)
 
 
 def levels(
-    gammas: pd.DataFrame, lengths: Sequence[int], quantile: float, alpha_0: float
+    gammas: pd.DataFrame,
+    lengths: Sequence[int],
+    quantile: float,
+    alpha_0: float,
 ) -> pd.DataFrame:
     """The level of the quantile test at K tokens, exact, bounded by the proposition (NaN: not
     proved) and measured on texts without a watermark: ``what, n_tokens, value, low, high``.
@@ -210,7 +229,11 @@ def by_alpha(gammas: pd.DataFrame, alphas: Sequence[float], level: float) -> pd.
         efficiency = quantiles.efficiency(alpha_0)
         rows.append({"what": "share detected", "alpha_0": alpha_0} | detected.row())
         rows.append(
-            {"what": "efficiency φ(τ)²/(α₀(1 − α₀))", "alpha_0": alpha_0, "value": efficiency}
+            {
+                "what": "efficiency φ(τ)²/(α₀(1 − α₀))",
+                "alpha_0": alpha_0,
+                "value": efficiency,
+            }
         )
     return pd.DataFrame(rows)
 
@@ -231,7 +254,9 @@ def kept(gammas: pd.DataFrame, change: str) -> pd.DataFrame:
     """
     finite = gammas[np.isfinite(gammas["gamma"])].set_index("change")
     both = finite.loc[UNEDITED].merge(
-        finite.loc[change], on=["text", "position", "token_id"], suffixes=("_before", "_after")
+        finite.loc[change],
+        on=["text", "position", "token_id"],
+        suffixes=("_before", "_after"),
     )
     of_text = both.groupby("text")[["gamma_before", "gamma_after"]].mean()
     return of_text.set_axis(["before", "after"], axis=1)

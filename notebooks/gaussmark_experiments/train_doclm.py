@@ -13,7 +13,8 @@ from gaussmark_lib.workbench.plots import style
 
 
 def by_page(
-    models: dict[str, tuple[PreTrainedModel, PreTrainedTokenizerBase]], pages: Sequence[str]
+    models: dict[str, tuple[PreTrainedModel, PreTrainedTokenizerBase]],
+    pages: Sequence[str],
 ) -> pd.DataFrame:
     """``train.bits_per_character`` of each page under each model: one row per model and page."""
     return pd.DataFrame(
@@ -40,8 +41,18 @@ def curves(runs: dict[str, pd.DataFrame], unigram: float, caption: str) -> Figur
     """
     figure, axes = plt.subplots()
     for colour, (name, curve) in zip(style.COLOURS, runs.items(), strict=False):
-        axes.plot(curve["tokens"], curve["loss"], color=colour, label=f"{name}, training")
-        look = {"color": colour, "linestyle": "--", "marker": ".", "label": f"{name}, held out"}
+        axes.plot(
+            curve["tokens"],
+            curve["loss"],
+            color=colour,
+            label=f"{name}, training",
+        )
+        look = {
+            "color": colour,
+            "linestyle": "--",
+            "marker": ".",
+            "label": f"{name}, held out",
+        }
         axes.plot(curve["tokens"], curve["held_out"], **look)
     axes.axhline(unigram, **style.DOTTED, label="frequencies alone")
     axes.set(xscale="log", xlabel="tokens seen", ylabel="loss (nats per token)")

@@ -58,7 +58,8 @@ def texts_of_users(
     """For each user the texts after prompts of the user's own, which stand in turn in ``prompts``.
     Making a user's noise takes longer than a text.
     """
-    texts, n = [], len(prompts) // len(users)
+    texts = []
+    n = len(prompts) // len(users)
     for i, user in enumerate(users):
         own = prompts[i * n :][:n]
         with perturb.watermarked(lm.model, wm, book.key(user)):
@@ -88,7 +89,11 @@ def off_forecast(named: pd.DataFrame, forecast: pd.DataFrame) -> dict[int, stats
 
 
 def nobodys(
-    human: Sequence[TextGradient], n_users: int, n_base: int, n_books: int, first_seed: int
+    human: Sequence[TextGradient],
+    n_users: int,
+    n_base: int,
+    n_books: int,
+    first_seed: int,
 ) -> pd.DataFrame:
     """Human texts in turn, each with a codebook of its own: ``exact`` and ``Bonferroni``'s p-value
     over all users.
@@ -99,7 +104,12 @@ def nobodys(
         unit = human[i % len(human)].unit()[None]
         _, [psi], _ = attribution.best(attribution.base_inner(unit, book), book)
         bound = min(1.0, n_users * tracing.family_p(psi, 1, n_base))
-        rows.append({"exact": tracing.family_p(psi, n_users, n_base), "Bonferroni": bound})
+        rows.append(
+            {
+                "exact": tracing.family_p(psi, n_users, n_base),
+                "Bonferroni": bound,
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -124,7 +134,8 @@ def together(
     """
     sums = [tracing.summed(texts[:n]) for texts in (marked, human) for n in counts]
     psi = score.psi(sums, wm, keys)
-    of_author, of_human = psi[: len(counts)], psi[len(counts) :]
+    of_author = psi[: len(counts)]
+    of_human = psi[len(counts) :]
     predicted = [wm.sigma * whole.norm for whole in sums[: len(counts)]]
     kinds = {
         "author's key": of_author[:, 0],
@@ -132,7 +143,12 @@ def together(
         "human texts": of_human[:, 0],
     }
     return pd.DataFrame(
-        {"n_texts": n, "kind": kind, "psi": values[i], "predicted": predicted[i]}
+        {
+            "n_texts": n,
+            "kind": kind,
+            "psi": values[i],
+            "predicted": predicted[i],
+        }
         for kind, values in kinds.items()
         for i, n in enumerate(counts)
     )
@@ -152,7 +168,8 @@ def of_authors(
     """:func:`together` of each user's texts, which follow the user's part of the prompts; another
     user is the one before. ``author`` is the user.
     """
-    n, tables = len(of_user[0]), []
+    n = len(of_user[0])
+    tables = []
     for i, user in enumerate(users):
         marked = gradients(lm, prompts[i * n :][:n], of_user[i], wm, dtype=dtype)
         keys = [book.key(user), book.key(users[i - 1])]
@@ -166,7 +183,10 @@ def marked_span(n_tokens: int, share: float, block: int) -> tuple[int, int]:
     half a block off the scan's grid: on it, the scan could find the span to the token.
     """
     n_marked = min(n_tokens, max(block, round(share * n_tokens)))
-    start = min((n_tokens - n_marked) // 2 // block * block + block // 2, n_tokens - n_marked)
+    start = min(
+        (n_tokens - n_marked) // 2 // block * block + block // 2,
+        n_tokens - n_marked,
+    )
     return start, start + n_marked
 
 
@@ -241,15 +261,41 @@ def arrows(codes: np.ndarray, w: np.ndarray, author: int, caption: str) -> Figur
     length = np.linalg.norm(w)
     for user, code in enumerate(codes * length):
         colour = style.WATERMARKED if user == author else style.PLAIN
-        axes.annotate("", code, (0, 0), arrowprops={"arrowstyle": "->", "color": colour})
-        axes.text(*(1.15 * code), str(user), color=colour, ha="center", va="center")
+        axes.annotate(
+            "",
+            code,
+            (0, 0),
+            arrowprops={"arrowstyle": "->", "color": colour},
+        )
+        axes.text(
+            *(1.15 * code),
+            str(user),
+            color=colour,
+            ha="center",
+            va="center",
+        )
     axes.plot(*w, "*", color="black", markersize=14, label="the text")
     ends = (-1.3 * length, 1.3 * length)
-    axes.set(xlim=ends, ylim=ends, aspect="equal", xlabel="w₁ = ⟨z₁, u⟩", ylabel="w₂ = ⟨z₂, u⟩")
-    return style.caption(figure, caption, "Users 0 to 7 as arrows: which one does the text follow?")
+    axes.set(
+        xlim=ends,
+        ylim=ends,
+        aspect="equal",
+        xlabel="w₁ = ⟨z₁, u⟩",
+        ylabel="w₂ = ⟨z₂, u⟩",
+    )
+    return style.caption(
+        figure,
+        caption,
+        "Users 0 to 7 as arrows: which one does the text follow?",
+    )
 
 
-def spans(table: pd.DataFrame, true: tuple[int, int], n_tokens: int, caption: str) -> Figure:
+def spans(
+    table: pd.DataFrame,
+    true: tuple[int, int],
+    n_tokens: int,
+    caption: str,
+) -> Figure:
     """The span that the scan found in each text, 60 at most, over the marked one."""
     figure, axes = plt.subplots(figsize=(7.0, 4.0))
     axes.axvspan(*true, color="0.88", label="marked")
@@ -258,7 +304,11 @@ def spans(table: pd.DataFrame, true: tuple[int, int], n_tokens: int, caption: st
         ("-", "≤", shown[shown["p_value"] <= 0.05]),
         (":", ">", shown[shown["p_value"] > 0.05]),
     ):
-        look = {"color": style.WATERMARKED, "linestyle": look, "label": f"found, p {sign} 0.05"}
+        look = {
+            "color": style.WATERMARKED,
+            "linestyle": look,
+            "label": f"found, p {sign} 0.05",
+        }
         axes.hlines(rows.index, rows["start"], rows["end"], **look)
     axes.set(xlim=(0, n_tokens), xlabel=style.TOKENS, ylabel="text", yticks=[])
     style.legend_beside(axes)

@@ -169,5 +169,5 @@ def test_estimates_of_one_scheme_and_what_an_even_spread_would_leave():
     assert low_rank.of_scheme(over.assign(n=7), "k = 2")[OWN].row()["value"] == 2.0
     promised = {VANILLA: np.array([4.0, 6.0]), "k = 2": np.array([1.0, 3.0])}
     said = low_rank.left_in_words(promised, "k = 2", 0.25, stats.Estimate(1.1, 1.0, 1.2, 9))
-    assert "$\\sqrt{1-k/d}$ = 50% of ψ. The gradients promise 40%." in said
+    assert "$\\sqrt{1-k/d}$ = 50% of ψ. The gradients predict 40%." in said
     assert low_rank.detected({RIGHT: np.array([0.0, 3.0])}, 0.05)["value"].tolist() == [0.5]

@@ -195,9 +195,9 @@ def test_rates_are_told_from_the_smallest_to_the_largest():
         for i, value in enumerate(of_text)
     ]
     said = quality.rates_in_words(pd.DataFrame(rows))
-    assert "**0.90** to **1.20** times the predicted one on the model's own text" in said
+    assert "**0.90** to **1.20** times the predicted price on the model's own text" in said
     assert "1 + cv² = 1.00 to 1.10" in said
-    assert said.endswith("the lower one for 1 of 2 weights.")
+    assert said.endswith("than on the model's own for 1 of 2 weights.")
 
 
 BASE = {"easy": pd.Series([1.0, 1.0, 1.0, 0.0]), "hard": pd.Series([1.0, 0.0, 0.0, 0.0])}
