@@ -1,5 +1,5 @@
-"""The beginning of each notebook: the look of its figures, a model, pairs of a prompt and a key, and
-a σ that suits them.
+"""The beginning of each notebook: the look of its figures, a model, pairs of a prompt and a key,
+and a σ that suits them.
 
     lm, wm, pairs, n_tokens = begin(model, text, n_pairs=n_pairs, n_tokens=n_tokens, psi=psi)
 
