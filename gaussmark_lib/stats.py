@@ -1,9 +1,9 @@
 """Estimates with intervals, and the power that gradient norms predict. No plots, no models.
 
-Where ψ comes from watermarked text and the model is locally linear in the weight, ψ ≈ N(σ‖G‖, 1):
-the noise shifts the text's log-likelihood by ⟨ξ, G⟩ and sampling from p_{θ+ξ} tilts it by as much.
-So σ‖G‖, known from *unwatermarked* text alone, predicts the mean of ψ, and Φ(σ‖G‖ − τ_α) the power
-at level α (the Gaussian-shift reading of the paper's Prop. on linear softmax power).
+If the text is watermarked and the model is locally linear in the weight, ψ ≈ N(σ‖G‖, 1): the noise
+shifts the text's log-likelihood by ⟨ξ, G⟩, and sampling from p_{θ+ξ} tilts it by the same amount.
+So σ‖G‖, measured on *unwatermarked* text alone, predicts the mean of ψ, and Φ(σ‖G‖ − τ_α) predicts
+the power at level α (the Gaussian-shift reading of the paper's Prop. on linear softmax power).
 """
 
 from collections.abc import Callable, Iterator
@@ -18,13 +18,14 @@ from scipy.stats import qmc
 from gaussmark_lib.errors import GaussMarkError, require_between, shown
 
 ADVICE = "leave out texts without a score, and say so"
-FEW = 20  # rows or clusters whose bootstrap covers too little: 90% for 95% with ten of them
-ROUNDING = 1e-12  # a spread below this share of the value is none
+# with fewer rows or clusters, the bootstrap covers too little: with ten, 90% instead of 95%
+FEW = 20
+ROUNDING = 1e-12  # a spread below this share of the value is rounding error
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, made of n observations.
+    """A number with its interval, from n observations.
 
     >>> print(Estimate(0.75, 0.194, 0.994, 4))
     0.75 (0.194 to 0.994), n = 4
@@ -40,33 +41,42 @@ class Estimate:
         return f"{self.value:.3g} ({interval}), n = {self.n:,}"
 
     def row(self, name: str = "") -> dict[str, float]:
-        """As columns of a table: ``value, low, high, n``, or ``name, name_low, name_high``."""
+        """Return columns of a table: ``value, low, high, n``, or ``name, name_low, name_high``.
+
+        >>> Estimate(0.75, 0.5, 1.0, 4).row("rate")
+        {'rate': 0.75, 'rate_low': 0.5, 'rate_high': 1.0}
+        """
         if not name:
             return asdict(self)
-        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+        return {
+            name: self.value,
+            f"{name}_low": self.low,
+            f"{name}_high": self.high,
+        }
 
 
 def share(
     hits: ArrayLike, *, cluster: ArrayLike | None = None, confidence: float = 0.95
 ) -> Estimate:
-    """The share p̂ of True among n independent trials, with the exact interval of Clopper and
-    Pearson.
+    """Return the share p̂ of True among n independent trials, with the exact interval of Clopper
+    and Pearson.
 
     With X ~ Binomial(n, p) and k hits, its ends are the p for which P(X ≥ k) and P(X ≤ k) are
     (1 − confidence)/2: quantiles of beta distributions.
 
-    Trials in K clusters are worth fewer independent ones. Their interval is that of Korn and
+    Trials in K clusters are worth fewer independent trials. Their interval is that of Korn and
     Graubard (Survey Methodology 24, 1998, 193–201): the same quantiles at
 
         n' = n/deff · (t_{n−1}/t_{K−1})²,   deff = v/(p̂(1 − p̂)/(n − 1))
 
     trials, where v is the variance of p̂ over clusters (:func:`mean`) and t_m is Student's quantile
-    with m degrees of freedom. deff is at least 1. Few hits say little about it, and the interval
-    then covered as little as .81 in simulations. So deff counts one independent hit more, in a
-    cluster whose rows all agree: with h the number of hits (or of misses, if they are fewer) and
-    D = Σm_c²/n the deff of clusters whose rows all agree, it is the mean of deff, with the weight
-    h/deff, and of D, with the weight 1. A share of 0 or 1 has the interval of one trial per
-    cluster. A share between 0 and 1 in a single cluster has no interval (NaN).
+    with m degrees of freedom. deff is at least 1. Few hits determine deff badly, and the interval
+    then covered as little as .81 in simulations. So deff counts one more independent hit, in a
+    cluster whose rows all agree. Let h be the number of hits (or of misses, if they are fewer), and
+    D = Σm_c²/n the deff of clusters whose rows all agree. The deff in use is the mean of the
+    measured deff, with the weight h/deff, and of D, with the weight 1. A share of 0 or 1 has the
+    interval of one trial per cluster. A share between 0 and 1 in a single cluster has no interval
+    (NaN).
 
     >>> print(share([True, True, False, True]))
     0.75 (0.194 to 0.994), n = 4
@@ -74,46 +84,49 @@ def share(
     0.75 (0.0304 to 1), n = 3
     """
     hits = _checked(hits).astype(bool)
-    labels, n = _clusters(hits, cluster)
+    labels, n_clusters = _clusters(hits, cluster)
+    n_rows = len(hits)
     value = float(np.mean(hits))
-    if value in (0.0, 1.0) or n == len(hits):
-        return _of_trials(value, n, confidence)
-    if n == 1:
-        return Estimate(value, np.nan, np.nan, n)
-    n_effective = len(hits) / _design_effect(hits, labels)
-    quantile, of_clusters = stats.t.isf((1 - confidence) / 2, [len(hits) - 1, n - 1])
-    n_effective *= (quantile / of_clusters) ** 2
+    if value in (0.0, 1.0) or n_clusters == n_rows:
+        return _of_trials(value, n_clusters, confidence)
+    if n_clusters == 1:
+        return _without_interval(value, n_clusters)
+    tail = (1 - confidence) / 2
+    quantile_of_rows = stats.t.isf(tail, n_rows - 1)
+    quantile_of_clusters = stats.t.isf(tail, n_clusters - 1)
+    n_effective = n_rows / _design_effect(hits, labels)
+    n_effective *= (quantile_of_rows / quantile_of_clusters) ** 2
     low, high = _clopper_pearson(value, n_effective, confidence)
-    return Estimate(value, low, high, n)
+    return Estimate(value, low, high, n_clusters)
 
 
 def mean(
     numbers: ArrayLike, *, cluster: ArrayLike | None = None, confidence: float = 0.95
 ) -> Estimate:
-    """The mean x̄ of numbers, with Student's interval.
+    """Return the mean x̄ of numbers, with Student's interval.
 
     The standard error is s/√n. For K clusters with residual sums r_c = Σ_{i in c} (x_i − x̄), it is
-    √(K/(K−1) · Σ r_c²)/n, with K − 1 degrees of freedom; numbers on their own are clusters of one.
-    A single number or cluster has no interval (NaN), nor have numbers that are all equal.
+    √(K/(K−1) · Σ r_c²)/n, with K − 1 degrees of freedom; without ``cluster``, each number is a
+    cluster. The interval is NaN for a single number or cluster, or if all numbers are equal.
 
     >>> print(mean([2.0, 4.0, 6.0]))
     4 (-0.968 to 8.97), n = 3
     """
     numbers = _checked(numbers)
-    labels, n = _clusters(numbers, cluster)
-    error = _error_of_mean(numbers, labels) if n > 1 else 0.0
-    return _student(float(np.mean(numbers)), error, n, confidence)
+    labels, n_clusters = _clusters(numbers, cluster)
+    error = _error_of_mean(numbers, labels) if n_clusters > 1 else 0.0
+    return _student(float(np.mean(numbers)), error, n_clusters, confidence)
 
 
 def median(
     numbers: ArrayLike, *, cluster: ArrayLike | None = None, confidence: float = 0.95
 ) -> Estimate:
-    """The median of numbers, with the exact interval between two order statistics.
+    """Return the median of numbers, with the exact interval between two order statistics.
 
     The number of rows below the median is Binomial(n, ½), whatever the distribution. So the
     interval from the k-th smallest to the k-th largest number misses the median with a probability
-    of 2·P(X < k) at most, and k is the largest with which this is 1 − confidence or less. Fewer
-    than 6 numbers have no interval of 95% (NaN).
+    of at most 2·P(X < k), and k is the largest number for which this is at most 1 − confidence.
+    Fewer than 6 numbers have no interval of 95% (NaN).
 
     For rows in clusters, the ends are the quantiles at the two ends of the interval of
     :func:`share` for the share of numbers up to the median (Woodruff, Journal of the American
@@ -123,30 +136,39 @@ def median(
     19.5 (13 to 26), n = 40 | 2 (no interval), n = 3
     """
     numbers = _checked(numbers)
-    n = _clusters(numbers, cluster)[1]
+    _, n_clusters = _clusters(numbers, cluster)
+    n_rows = len(numbers)
     value = float(np.median(numbers))
-    low = high = np.nan
-    if n == len(numbers):
-        k = int(stats.binom.ppf((1 - confidence) / 2, n, 0.5))
-        if k > 0:
-            low, high = np.sort(numbers)[[k - 1, n - k]]
-    elif n > 1:
+    if n_clusters == n_rows:
+        k = int(stats.binom.ppf((1 - confidence) / 2, n_rows, 0.5))
+        if k < 1:
+            return _without_interval(value, n_rows)
+        ordered = np.sort(numbers)
+        low = ordered[k - 1]
+        high = ordered[n_rows - k]
+    elif n_clusters == 1:
+        return _without_interval(value, n_clusters)
+    else:
         below = share(numbers <= value, cluster=cluster, confidence=confidence)
         low, high = np.quantile(numbers, [below.low, below.high], method="inverted_cdf")
-    return Estimate(value, float(low), float(high), n)
+    return Estimate(value, float(low), float(high), n_clusters)
 
 
 def ratio(
     numerator: ArrayLike, denominator: ArrayLike, cluster: ArrayLike | None = None
 ) -> Estimate:
-    """Mean of one column divided by the mean of another, x̄/ȳ, with the interval of
-    :func:`bootstrap` over rows or clusters: the two numbers of a row stay together.
+    """Divide the mean of one column by the mean of another, x̄/ȳ, with the interval of
+    :func:`bootstrap` over rows or clusters. The two numbers of a row stay together.
 
     >>> print(ratio([2.0, 4.0, 6.0], [1.0, 2.0, 2.0]))
     2.4 (0.676 to 4.12), n = 3
     """
-    rows = np.column_stack([numerator, denominator])
-    return bootstrap(rows, lambda both: both[:, 0].mean() / both[:, 1].mean(), cluster=cluster)
+    rows = np.column_stack([numerator, denominator])  # (rows, 2)
+    return bootstrap(rows, _ratio_of_means, cluster=cluster)
+
+
+def _ratio_of_means(rows: np.ndarray) -> float:
+    return rows[:, 0].mean() / rows[:, 1].mean()
 
 
 def bootstrap(
@@ -159,18 +181,18 @@ def bootstrap(
     n_resamples: int = 2_000,
     seed: int = 0,
 ) -> Estimate:
-    """A statistic t of the rows of an array or a table, with the percentile interval: the middle
-    ``confidence`` of t over rows (or clusters) drawn with replacement.
+    """Return a statistic t of the rows of an array or a table, with the percentile interval: the
+    middle ``confidence`` of t over rows (or clusters) drawn with replacement.
 
     Fewer than ``FEW`` clusters vary too little when they are redrawn. Their interval is Student's,
-    with the jackknife's standard error √((n−1)/n · Σ (t_i − t̄)²), t_i being the statistic without
-    cluster i. One or two rows or clusters have no interval (NaN), nor has a statistic that does
-    not vary. Neither interval is right for a median of few rows: ``np.median`` of a column has that
-    of :func:`median`.
+    with the jackknife's standard error √((n−1)/n · Σ (t_i − t̄)²), where t_i is the statistic
+    without cluster i. The interval is NaN for one or two rows or clusters, or if the statistic does
+    not vary. Neither interval is right for the median of few rows, so ``np.median`` of a column has
+    the interval of :func:`median`.
 
     Args:
         cluster: a label for each row.
-        is_share: the statistic is a share (an AUC); at 0 or 1 its interval is that of n trials.
+        is_share: the statistic is a share (an AUC). At 0 or 1 its interval is that of n trials.
 
     >>> print(bootstrap(np.arange(40.0), np.std))
     11.5 (9.69 to 13), n = 40
@@ -178,23 +200,24 @@ def bootstrap(
     rows = _checked(rows)
     if statistic is np.median and rows.ndim == 1:
         return median(rows, cluster=cluster, confidence=confidence)
-    labels, n = _clusters(rows, cluster)
+    labels, n_clusters = _clusters(rows, cluster)
     value = float(statistic(rows))
-    estimate = Estimate(value, np.nan, np.nan, n)
+    estimate = _without_interval(value, n_clusters)
     if is_share and value in (0.0, 1.0):
         return _as_share(estimate, confidence)
-    if 2 < n < FEW:
+    if 2 < n_clusters < FEW:
         estimate = _jackknife(rows, statistic, value, labels, confidence)
-    elif n >= FEW:
-        draws = [statistic(rows.take(i, axis=0)) for i in _resamples(labels, n_resamples, seed)]
+    elif n_clusters >= FEW:
+        resamples = _resamples(labels, n_resamples, seed)
+        draws = [statistic(rows.take(numbers, axis=0)) for numbers in resamples]
         if np.ptp(draws) > ROUNDING * abs(value):
             tail = (1 - confidence) / 2
             low, high = np.quantile(draws, [tail, 1 - tail])
-            estimate = Estimate(value, float(low), float(high), n)
+            estimate = Estimate(value, float(low), float(high), n_clusters)
     return _as_share(estimate, confidence) if is_share else estimate
 
 
-_share = share  # which ``interval`` can call: it has an argument of this name
+_share = share  # ``interval`` has an argument of this name, and calls the function by this one
 
 
 def interval(
@@ -207,13 +230,13 @@ def interval(
     n_resamples: int = 2_000,
     seed: int = 0,
 ) -> Estimate:
-    """The estimate that fits the rows: :func:`share` of True and False, :func:`mean` of numbers,
-    :func:`bootstrap` of a ``statistic``. n counts independent rows, or clusters of them.
+    """Estimate what the rows call for: :func:`share` of True and False, :func:`mean` of numbers,
+    :func:`bootstrap` of a ``statistic``. n counts independent rows, or clusters of rows.
 
     Args:
         cluster: a label for each row.
-        share: the estimate is a share (an AUC): at 0 or 1 its interval is that of n trials. Numbers
-            that are all 0 or 1 are taken for False and True.
+        share: the estimate is a share (an AUC). At 0 or 1 its interval is that of n trials. Numbers
+            that are all 0 or 1 count as False and True.
 
     >>> print(interval([2.0, 4.0, 6.0]), "|", interval([True, True, False, True]))
     4 (-0.968 to 8.97), n = 3 | 0.75 (0.194 to 0.994), n = 4
@@ -228,7 +251,8 @@ def interval(
             n_resamples=n_resamples,
             seed=seed,
         )
-    if np.asarray(rows).dtype == bool or (share and np.isin(rows, (0, 1)).all()):
+    is_yes_or_no = np.asarray(rows).dtype == bool
+    if is_yes_or_no or (share and np.isin(rows, (0, 1)).all()):
         return _share(rows, cluster=cluster, confidence=confidence)
     estimate = mean(rows, cluster=cluster, confidence=confidence)
     return _as_share(estimate, confidence) if share else estimate
@@ -237,7 +261,9 @@ def interval(
 def _checked(rows: ArrayLike | pd.DataFrame) -> np.ndarray | pd.DataFrame:
     rows = rows if isinstance(rows, pd.DataFrame) else np.asarray(rows)
     if not len(rows) or np.any(pd.isna(rows)):
-        raise GaussMarkError(f"rows: expected one or more without NaN, got none, or NaN; {ADVICE}")
+        raise GaussMarkError(
+            f"rows: expected at least one, without NaN; got none, or NaN; {ADVICE}"
+        )
     return rows
 
 
@@ -253,17 +279,18 @@ def _error_of_mean(numbers: np.ndarray, labels: np.ndarray) -> float:
     """The standard error of a mean over two or more clusters (see :func:`mean`)."""
     residuals = np.bincount(labels, numbers - np.mean(numbers))  # one sum per cluster
     n = len(residuals)
-    return np.sqrt(n / (n - 1) * (residuals**2).sum()) / len(numbers)
+    variance_of_total = n / (n - 1) * (residuals**2).sum()
+    return np.sqrt(variance_of_total) / len(numbers)
 
 
 def _of_trials(value: float, n: int, confidence: float) -> Estimate:
-    """A share of n independent trials."""
+    """The estimate of a share of n independent trials."""
     low, high = _clopper_pearson(value, n, confidence)
     return Estimate(value, low, high, n)
 
 
 def _clopper_pearson(value: float, n: float, confidence: float) -> tuple[float, float]:
-    """The ends for value · n hits among n trials, which need not be whole numbers."""
+    """The ends for value · n hits among n trials; neither needs to be a whole number."""
     tail = (1 - confidence) / 2
     n_hits = value * n
     n_misses = n - n_hits
@@ -273,21 +300,24 @@ def _clopper_pearson(value: float, n: float, confidence: float) -> tuple[float, 
 
 
 def _design_effect(hits: np.ndarray, labels: np.ndarray) -> float:
-    """The variance of a share over clusters, divided by that of as many independent trials, both
-    with one independent hit more (see :func:`share`).
+    """The variance of a share over clusters, divided by that of the same number of independent
+    trials, with one more independent hit (see :func:`share`).
     """
     n = len(hits)
+    n_hits = hits.sum()
+    n_rarer = min(n_hits, n - n_hits)
     value = float(np.mean(hits))
-    sizes = np.bincount(labels)
-    error = _error_of_mean(hits, labels)
-    measured = max(1.0, error**2 / (value * (1 - value) / (n - 1)))
+    variance_of_trials = value * (1 - value) / (n - 1)
+    measured = max(1.0, _error_of_mean(hits, labels) ** 2 / variance_of_trials)
+    sizes = np.bincount(labels)  # rows per cluster
     largest = (sizes**2).sum() / n  # if all rows of a cluster agree
-    n_independent = min(hits.sum(), n - hits.sum()) / measured
-    return max(measured, (n_independent * measured + largest) / (n_independent + 1))
+    n_independent = n_rarer / measured
+    cautious = (n_independent * measured + largest) / (n_independent + 1)
+    return max(measured, cautious)
 
 
 def _as_share(estimate: Estimate, confidence: float) -> Estimate:
-    """An estimate of a share: its ends lie within 0 and 1."""
+    """The estimate of a share, whose ends lie within 0 and 1."""
     if estimate.value in (0.0, 1.0):
         return _of_trials(estimate.value, estimate.n, confidence)
     low, high = np.clip([estimate.low, estimate.high], 0, 1)
@@ -297,10 +327,14 @@ def _as_share(estimate: Estimate, confidence: float) -> Estimate:
 def _student(value: float, error: float, n: int, confidence: float) -> Estimate:
     """value ± error · t, with n − 1 degrees of freedom."""
     if error <= ROUNDING * abs(value):
-        return Estimate(value, np.nan, np.nan, n)
+        return _without_interval(value, n)
     tail = (1 - confidence) / 2
     low, high = value + error * stats.t.ppf([tail, 1 - tail], n - 1)
     return Estimate(value, float(low), float(high), n)
+
+
+def _without_interval(value: float, n: int) -> Estimate:
+    return Estimate(value, np.nan, np.nan, n)
 
 
 def _jackknife(
@@ -310,24 +344,34 @@ def _jackknife(
     labels: np.ndarray,
     confidence: float,
 ) -> Estimate:
-    """A statistic's value, with its spread when one cluster after the other is left out."""
-    n = labels.max() + 1
-    without = [statistic(rows.take(np.flatnonzero(labels != i), axis=0)) for i in range(n)]
-    return _student(value, np.std(without) * np.sqrt(n - 1), int(n), confidence)
+    """A statistic's value, with its spread when each cluster in turn is left out."""
+    n_clusters = int(labels.max()) + 1
+    values_without = []
+    for number in range(n_clusters):
+        remaining = np.flatnonzero(labels != number)
+        values_without.append(statistic(rows.take(remaining, axis=0)))
+    error = np.std(values_without) * np.sqrt(n_clusters - 1)
+    return _student(value, error, n_clusters, confidence)
 
 
 def _resamples(labels: np.ndarray, n_resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """Row numbers of as many clusters as there are, drawn with replacement."""
+    """The row numbers of n clusters drawn with replacement from n clusters, ``n_resamples``
+    times.
+    """
     rng = np.random.default_rng(seed)
-    n = labels.max() + 1
-    members = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
+    n_clusters = labels.max() + 1
+    by_cluster = np.argsort(labels, kind="stable")
+    ends = np.cumsum(np.bincount(labels))
+    members = np.split(by_cluster, ends[:-1])  # row numbers of each cluster
     for _ in range(n_resamples):
-        drawn = rng.integers(n, size=n)
-        yield drawn if n == len(labels) else np.concatenate([members[c] for c in drawn])
+        drawn = rng.integers(n_clusters, size=n_clusters)
+        # without clusters, a row is its own cluster
+        is_row = n_clusters == len(labels)
+        yield drawn if is_row else np.concatenate([members[number] for number in drawn])
 
 
 def threshold(level: float) -> float:
-    """τ_α = Φ⁻¹(1 − α): ψ at or above it is detected at this level.
+    """Return τ_α = Φ⁻¹(1 − α): a text with ψ ≥ τ_α is detected at level α.
 
     >>> round(threshold(0.05), 3)
     1.645
@@ -336,7 +380,12 @@ def threshold(level: float) -> float:
 
 
 def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
-    """Share of ψ at or above τ_α: the true positive rate, or of unmarked texts the level."""
+    """Return the share of ψ at or above τ_α: the true positive rate of watermarked texts, or the
+    false-alarm rate of unmarked texts.
+
+    >>> print(tpr([0.3, 1.9, 2.4, 4.0], level=0.05))
+    0.75 (0.194 to 0.994), n = 4
+    """
     psi = np.ravel(np.asarray(psi, float))
     if np.isnan(psi).any():
         raise GaussMarkError(f"psi: expected numbers, got NaN; {ADVICE}")
@@ -344,13 +393,19 @@ def tpr(psi: ArrayLike, level: float, confidence: float = 0.95) -> Estimate:
 
 
 def predicted_power(grad_norm: ArrayLike, sigma: float, level: float) -> float:
-    """Mean over unwatermarked texts of Φ(σ‖G‖ − τ_α): the share that will be detected."""
+    """Return the mean of Φ(σ‖G‖ − τ_α) over unwatermarked texts: the predicted share of
+    watermarked texts that is detected.
+
+    >>> round(predicted_power([20.0, 40.0], sigma=0.1, level=0.05), 3)
+    0.815
+    """
     shift = sigma * np.asarray(grad_norm, float) - threshold(level)
     return float(stats.norm.cdf(shift).mean())
 
 
 def predicted_price(psi: float, n_tokens: int) -> float:
-    """ψ²/(2T) nats per token: the KL from p_θ that a mean ψ over T tokens costs in any weight.
+    """Return ψ²/(2T) nats per token: the KL from p_θ that a mean ψ over T tokens costs, for any
+    weight.
 
     >>> predicted_price(3.0, 200)
     0.0225
@@ -359,94 +414,141 @@ def predicted_price(psi: float, n_tokens: int) -> float:
 
 
 def exponent(plain: pd.DataFrame) -> Estimate:
-    """The power a of the length T in ‖G‖ ∝ T^a: mean over texts of the slope of log ‖G‖ against
-    log T.
+    """Return the power a of the length T in ‖G‖ ∝ T^a: the mean over texts of the slope of log ‖G‖
+    against log T.
+
+    >>> norms = {"text": [0, 0, 1, 1], "n_tokens": [25, 100, 25, 100], "grad_norm": [5, 10, 5, 20]}
+    >>> print(exponent(pd.DataFrame(norms)))
+    0.75 (-2.43 to 3.93), n = 2
     """
-    logs = np.log(plain[["n_tokens", "grad_norm"]]).groupby(plain["text"])
-    return mean([np.polyfit(*rows.to_numpy().T, 1)[0] for _, rows in logs if len(rows) > 1])
+    logs = np.log(plain[["n_tokens", "grad_norm"]])
+    slopes = []
+    for _, rows in logs.groupby(plain["text"]):
+        if len(rows) > 1:
+            slope, _ = np.polyfit(rows["n_tokens"], rows["grad_norm"], deg=1)
+            slopes.append(slope)
+    return mean(slopes)
 
 
 def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:
-    """The σ at which σ · median‖G‖ is a wanted ψ.
+    """Return the σ at which σ · median‖G‖ is the wanted ψ.
 
     >>> sigma_for_psi([10.0, 20.0, 90.0], psi=3.0)
     0.15
     """
-    if not np.size(grad_norm) or not 0 < (median := float(np.median(grad_norm))) < np.inf:
+    median_norm = float(np.median(grad_norm)) if np.size(grad_norm) else 0.0
+    if not 0 < median_norm < np.inf:
         raise GaussMarkError(f"expected positive gradient norms, got {shown(grad_norm)}")
-    return require_between(psi, "psi") / median
+    return require_between(psi, "psi") / median_norm
 
 
 def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
-    """The σ at which :func:`predicted_power` is the wanted power, where the model is linear in it:
-    beyond that, a larger σ does not detect more.
+    """Return the σ at which :func:`predicted_power` is the wanted power. This holds where the model
+    is linear in σ; beyond that, a larger σ does not detect more.
+
+    >>> round(sigma_for_power([10.0, 20.0], power=0.9, level=0.05), 3)
+    0.249
     """
     require_between(power, "power, above the level", low=level, high=1)
     if not np.size(grad_norm) or not np.min(grad_norm) > 0:
         raise GaussMarkError(f"expected positive gradient norms, got {shown(grad_norm)}")
-    beyond = 2 * (threshold(level) + stats.norm.ppf(power)) / np.min(grad_norm)
+    # at this σ the power is too large even for the shortest gradient
+    largest_sigma = 2 * (threshold(level) + stats.norm.ppf(power)) / np.min(grad_norm)
 
-    def missing(sigma: float) -> float:
+    def excess_power(sigma: float) -> float:
         return predicted_power(grad_norm, sigma, level) - power
 
-    return optimize.brentq(missing, 0.0, beyond, xtol=1e-12 / np.max(grad_norm), rtol=1e-12)
+    return optimize.brentq(
+        excess_power,
+        0.0,
+        largest_sigma,
+        xtol=1e-12 / np.max(grad_norm),
+        rtol=1e-12,
+    )
 
 
 def log_p_of_max(x: ArrayLike, correlation: ArrayLike) -> np.ndarray:
-    """log P(max_i Z_i ≥ x) for Z ~ N(0, K): the p-value of the largest ψ of one text in several
-    directions, whose cosines are K. Deterministic; the relative error of p is below 10⁻³.
+    """Return log P(max_i Z_i ≥ x) for Z ~ N(0, K): the p-value of the largest ψ of a text in
+    several directions, whose cosines are K. Deterministic; the relative error of p is below 10⁻³.
 
     With S = P(Z_1 ≥ x) this is log(S·(1 + Σ_{i>1} P(Z_j < x for all j < i | Z_i ≥ x))). For two,
 
         P(Z_2 ≥ x | Z_1 ≥ x) = S + ∫_0^{arcsin ρ} exp(−x²/(1 + sin t)) dt / (2πS);
 
-    for more, each term is integrated over 4,096 points of Sobol. Parallel directions count once.
+    for more, each term is integrated over 4,096 Sobol points. Parallel directions count once.
 
     Args:
-        x: one, or an array (...). correlation: (k, k), or one for each x, (..., k, k).
+        x: a number, or an array (...).
+        correlation: (k, k), or a matrix for each x, (..., k, k).
 
     >>> cosines = np.array([0.0, 0.8, 1.0])
     >>> K = np.eye(2) + cosines[:, None, None] * (1 - np.eye(2))
     >>> np.exp(log_p_of_max(2.0, K)).round(5).tolist()
     [0.04498, 0.03568, 0.02275]
     """
-    x, K = np.asarray(x, float), np.asarray(correlation, float)
-    unit = K.ndim > 1 and np.allclose(np.diagonal(K, axis1=-2, axis2=-1), 1, atol=1e-5)
-    if not (unit and np.allclose(K, np.swapaxes(K, -1, -2)) and np.abs(K).max() < 1 + 1e-5):
+    x = np.asarray(x, float)
+    K = np.asarray(correlation, float)
+    if not _are_cosines(K):
         raise GaussMarkError(f"correlation: expected a matrix of cosines, got {shown(K)}")
-    one = stats.norm.logsf(x)
+    log_p_first = stats.norm.logsf(x)
     if K.shape[-1] == 2:
-        return one + np.log1p(1 - _both(x, K[..., 0, 1].clip(-1, 1), one))
-    return one + np.vectorize(_more, signature="(),(k,k)->()")(x, K)
+        rho = K[..., 0, 1].clip(-1, 1)
+        p_second = _second_given_first(x, rho, log_p_first)
+        return log_p_first + np.log1p(1 - p_second)
+    log_sum = np.vectorize(_log_sum_of_new, signature="(),(k,k)->()")
+    return log_p_first + log_sum(x, K)
 
 
-def _both(x: np.ndarray, rho: np.ndarray, one: np.ndarray) -> np.ndarray:
+def _are_cosines(K: np.ndarray) -> bool:
+    if K.ndim < 2:
+        return False
+    has_unit_diagonal = np.allclose(np.diagonal(K, axis1=-2, axis2=-1), 1, atol=1e-5)
+    if not has_unit_diagonal or np.abs(K).max() >= 1 + 1e-5:
+        return False
+    return np.allclose(K, np.swapaxes(K, -1, -2))
+
+
+def _second_given_first(x: np.ndarray, rho: np.ndarray, log_p_first: np.ndarray) -> np.ndarray:
     """P(Z_2 ≥ x | Z_1 ≥ x), by Gauss and Legendre."""
-    nodes, weights = np.polynomial.legendre.leggauss(64)
-    half = np.arcsin(rho)[..., None] / 2  # of the interval
-    slope = np.exp(-(x[..., None] ** 2) / (1 + np.sin(half * (1 + nodes))) - one[..., None])
-    return np.exp(one) + (slope * weights * half).sum(-1) / (2 * np.pi)
+    nodes, weights = np.polynomial.legendre.leggauss(64)  # on the interval −1 to 1
+    half = np.arcsin(rho)[..., None] / 2  # half the length of the interval 0 to arcsin ρ
+    t = half * (1 + nodes)  # (..., nodes)
+    exponents = -(x[..., None] ** 2) / (1 + np.sin(t))
+    # divided by S inside the exponent, where neither underflows
+    integrand = np.exp(exponents - log_p_first[..., None])
+    integral = (integrand * weights * half).sum(-1)
+    return np.exp(log_p_first) + integral / (2 * np.pi)
 
 
-def _more(x: float, K: np.ndarray) -> float:
-    """log Σ_i P(Z_j < x for all j < i | Z_i ≥ x), each Z_j drawn given those before it."""
-    total, earlier = 0.0, []  # the sum; numbers of the directions so far
+def _log_sum_of_new(x: float, K: np.ndarray) -> float:
+    """log Σ_i P(Z_j < x for all j < i | Z_i ≥ x), where each Z_j is drawn given those before it."""
+    total = 0.0
+    earlier: list[int] = []  # numbers of the directions so far
     for i in range(len(K)):
-        if earlier and K[i, earlier].max() > 1 - 1e-9:
+        is_parallel = earlier and K[i, earlier].max() > 1 - 1e-9
+        if is_parallel:
             continue
         order = [i, *earlier]
-        L = np.linalg.cholesky(K[np.ix_(order, order)] + 1e-12 * np.eye(len(order)))
-        u = qmc.Sobol(len(order), rng=0).random(4096)
+        jitter = 1e-12 * np.eye(len(order))
+        L = np.linalg.cholesky(K[np.ix_(order, order)] + jitter)
+        u = qmc.Sobol(len(order), rng=0).random(4096)  # (points, directions)
         z = -special.ndtri_exp(np.log(u[:, :1]) + stats.norm.logsf(x))  # Z_i ≥ x
-        inside = np.ones(len(u))
+        p_inside = np.ones(len(u))
         for j in range(1, len(order)):
-            share = special.ndtr((x - z @ L[j, :j]) / L[j, j]).clip(1e-300)  # P(Z_j < x | z)
-            inside, z = inside * share, np.column_stack([z, special.ndtri(u[:, j] * share)])
-        total += inside.mean()
+            limit = (x - z @ L[j, :j]) / L[j, j]
+            p_below = special.ndtr(limit).clip(1e-300)  # P(Z_j < x | z)
+            p_inside *= p_below
+            z_j = special.ndtri(u[:, j] * p_below)
+            z = np.column_stack([z, z_j])
+        total += p_inside.mean()
         earlier.append(i)
     return np.log(total)
 
 
 def psi_of_log_p(log_p: ArrayLike) -> np.ndarray:
-    """Φ̄⁻¹(p), the ψ that has this p-value, also where p underflows."""
+    """Return Φ̄⁻¹(p), the ψ that has this p-value, also where p underflows.
+
+    >>> psi_of_log_p([np.log(0.05), -1000.0]).round(3).tolist()
+    [1.645, 44.616]
+    """
     return -special.ndtri_exp(np.asarray(log_p, float))

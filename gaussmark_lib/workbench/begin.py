@@ -1,11 +1,11 @@
-"""What every notebook begins with: the look of its figures, a model, pairs of a prompt and a key,
+"""The beginning of each notebook: the look of its figures, a model, pairs of a prompt and a key,
 and a σ that suits them.
 
     lm, wm, pairs, n_tokens = begin(model, text, n_pairs=n_pairs, n_tokens=n_tokens, psi=psi)
 
-Where the reader names no σ, it is solved for a wanted ψ: to first order a text of T tokens has mean
-ψ = σ‖G‖, and ‖G‖ is measured on plain texts of the model (``stats``). Their prompts come from the
-pilot, which no measurement uses, so σ is the same for every seed.
+If the reader gives no σ, it is solved for a wanted ψ: to first order, a text has the mean ψ = σ‖G‖,
+and ‖G‖ is measured on plain texts of the model (``stats``). Their prompts come from the pilot,
+which no measurement uses, so σ is the same for every seed.
 """
 
 from collections.abc import Callable
@@ -24,19 +24,22 @@ from gaussmark_lib.workbench import record
 from gaussmark_lib.workbench.pairs import Pairs, draw
 from gaussmark_lib.workbench.plots import style
 
-KEY_PSI, KEY_TOKENS = 4.0, 200  # what σ of a new key is solved for where nobody names it
-KEY_TEMPERATURE = 0.7  # of that text: a common one to serve at, and it leaves fewer choices than 1
+# the default σ of a new key: the median predicted ψ of texts of this length
+KEY_PSI = 4.0
+KEY_TOKENS = 200
+# of these texts: a common temperature to serve at, which leaves fewer choices than 1 does
+KEY_TEMPERATURE = 0.7
 KEY_PROMPT_TOKENS = 32
 N_TEXTS = 8  # for the median of ‖G‖, which differs little from text to text
 
 
 class Setting(NamedTuple):
-    """What :func:`begin` returns."""
+    """The result of :func:`begin`."""
 
     lm: models.LM
     wm: Watermark
     pairs: Pairs
-    n_tokens: int  # per text: as many as were asked for, or as the context has room for
+    n_tokens: int  # per text: the wanted number, or the number that fits into the context
 
 
 def begin(
@@ -57,41 +60,50 @@ def begin(
     seed: int = 0,
     **sampling,
 ) -> Setting:
-    """Loads, draws, solves, and prints one line about it.
+    """Load a model, draw pairs, solve for σ, and print two lines about them.
 
     Args:
         text: kind of text that prompts come from, or a file of texts (``texts.load``).
-        prompt_tokens: tokens per prompt. growth: how much longer edits make a text (``texts.fit``).
+        prompt_tokens: tokens per prompt.
+        growth: how much longer edits make a text (``texts.fit``).
         weight: its name, or a function that chooses it; None for ``models.default_weight``.
         sigma: None for the σ at which texts of ``n_tokens`` have the median predicted ψ ``psi``,
             on prompts of the pilot.
-        seed: which documents outside the pilot the prompts come from, and which keys.
-        model_dtype: of the model's weights; ``dtype``: the lowest precision of scoring.
+        seed: decides the keys, and the documents outside the pilot that prompts come from.
+        model_dtype: of the model's weights.
+        dtype: the lowest precision of scoring.
         sampling: ``top_p, temperature, until_end`` of ``generate.sample``.
     """
     style.use()
     lm = models.load(model, dtype=model_dtype, device=device)
     record.weights(lm)
     pairs = draw(lm, text, n_pairs, prompt_tokens, seed)
-    reserved = pilot_prompts(lm, text, prompt_tokens, n_pairs) if sigma is None else []
+    is_solved = sigma is None
+    reserved = pilot_prompts(lm, text, prompt_tokens, n_pairs) if is_solved else []
     n_fit = texts.fit(lm, pairs.prompts + reserved, n_tokens, growth)
-    choose = weight or models.default_weight
-    wm = Watermark(choose(lm.model) if callable(choose) else choose, sigma or 1.0, rank_dropped)
-    if sigma is None:
+
+    weight = weight or models.default_weight
+    weight_name = weight(lm.model) if callable(weight) else weight
+    wm = Watermark(weight_name, sigma or 1.0, rank_dropped)
+    if is_solved:
         wm = solved(lm, reserved, n_fit, wm, psi, dtype=dtype, **sampling)
+
     size = (
         f"{n_pairs:,} pairs of a prompt ({prompt_tokens} tokens) and a key, {n_fit} tokens per text"
     )
-    fewer = f" ({n_tokens} do not fit into the context)" if n_fit < n_tokens else ""
-    print(f"{describe_setup(lm, wm)}\n{size}{fewer}")
+    if n_fit < n_tokens:
+        size += f" ({n_tokens} do not fit into the context)"
+    print(describe_setup(lm, wm))
+    print(size)
     return Setting(lm, wm, pairs, n_fit)
 
 
 def pilot_prompts(
     lm: models.LM, kind: str | Path, prompt_tokens: int, most_of_file: int = N_TEXTS
 ) -> list[list[int]]:
-    """The prompts on which σ is solved: the pilot's first ``N_TEXTS``, and of a file at most
-    ``most_of_file``, because a small file reserves no pilot and may have no more.
+    """Return the prompts on which σ is solved: the first ``N_TEXTS`` of the pilot. From a file,
+    return at most ``most_of_file`` prompts, because a small file reserves no pilot and may have no
+    more texts.
     """
     n = N_TEXTS if kind in texts.KINDS else min(N_TEXTS, most_of_file)
     return texts.prompts(lm, kind, n, prompt_tokens, split="pilot")
@@ -108,23 +120,24 @@ def solved(
     seed: int = 0,
     **sampling,
 ) -> Watermark:
-    """``wm`` with the σ at which texts of ``n_tokens`` have the median predicted ψ ``psi``,
+    """Return ``wm`` with the σ at which texts of ``n_tokens`` have the median predicted ψ ``psi``,
     measured on plain continuations of the first prompts (:func:`pilot_prompts`).
     """
     prompts = prompts[:N_TEXTS]
     plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
     gradients = score.gradients(lm.model, prompts, plain, wm, dtype=dtype)
-    sigma = stats.sigma_for_psi([gradient.norm for gradient in gradients], psi)
+    norms = [gradient.norm for gradient in gradients]
+    sigma = stats.sigma_for_psi(norms, psi)
     return Watermark(wm.weight, sigma, wm.rank_dropped, wm.side)
 
 
 def solved_for_key(lm: models.LM, wm: Watermark, exchanged: float = 0.0) -> Watermark:
     """Return ``wm`` with the σ at which the median predicted ψ of plain text is ``KEY_PSI``.
 
-    The model writes the plain texts at ``KEY_TEMPERATURE``, with ``KEY_TOKENS`` tokens each; for a
-    shorter context the wanted ψ is scaled by the square root of the length. The texts are tested as
+    The model writes plain texts of ``KEY_TOKENS`` tokens at ``KEY_TEMPERATURE``. If the context is
+    shorter, the wanted ψ is scaled by the square root of the length. The texts are tested as
     ``detect`` tests a copied text: with an unknown prompt, and along the direction that allows for
-    a share ``exchanged`` of its tokens.
+    a share ``exchanged`` of replaced tokens.
 
     The prompts come from the pilot of the model's default kind of text.
     """
@@ -133,24 +146,35 @@ def solved_for_key(lm: models.LM, wm: Watermark, exchanged: float = 0.0) -> Wate
     plain = generate.sample(lm.model, prompts, n_tokens, temperature=KEY_TEMPERATURE)
 
     unknown = lm.unknown_prompt()
-    tested = lm.model, [unknown] * len(plain), plain, replace(wm, sigma=1.0)
+    unknown_prompts = [unknown] * len(plain)
+    unit_wm = replace(wm, sigma=1.0)
     weigh = channel.weights(lm.model, exchanged)
-    norms = [gradient.norm for gradient in score.gradients(*tested, token_weights=weigh)]
-    sampled = promise.Sampled(temperature=KEY_TEMPERATURE)
-    promised = promise.table(*tested, token_weights=weigh, sampled=sampled, unknown_prompt=unknown)
-    psi_per_sigma = np.median(promise.mean_psi(promised["information"], norms, 1.0))
-    wanted = KEY_PSI * (n_tokens / KEY_TOKENS) ** 0.5
-    return replace(wm, sigma=float(wanted / psi_per_sigma))
+    gradients = score.gradients(lm.model, unknown_prompts, plain, unit_wm, token_weights=weigh)
+    norms = [gradient.norm for gradient in gradients]
+    promised = promise.table(
+        lm.model,
+        unknown_prompts,
+        plain,
+        unit_wm,
+        token_weights=weigh,
+        sampled=promise.Sampled(temperature=KEY_TEMPERATURE),
+        unknown_prompt=unknown,
+    )
+    predicted = promise.mean_psi(promised["information"], norms, 1.0)  # one per text, at σ = 1
+    wanted_psi = KEY_PSI * (n_tokens / KEY_TOKENS) ** 0.5
+    return replace(wm, sigma=float(wanted_psi / np.median(predicted)))
 
 
 def describe_setup(lm: models.LM, wm: Watermark) -> str:
-    """One line: the model, the weight with its shape, and σ beside the weight's own standard
-    deviation.
+    """Describe the model, the weight with its shape, and σ next to the weight's own standard
+    deviation, in one line.
     """
     linear = wm.on(lm.model).linear
-    shape, spread = " × ".join(map(str, linear.shape)), linear.value().float().std()
+    shape = " × ".join(str(size) for size in linear.shape)
+    spread = linear.value().float().std()
+    millions = lm.model.num_parameters() / 1e6
+    dtype = str(lm.model.dtype).removeprefix("torch.")
     return (
-        f"{lm.title}: {lm.model.num_parameters() / 1e6:,.1f} M parameters in"
-        f" {str(lm.model.dtype).removeprefix('torch.')}; noise of σ = {wm.sigma:.3g} on"
+        f"{lm.title}: {millions:,.1f} M parameters in {dtype}; noise of σ = {wm.sigma:.3g} on"
         f" {wm.weight} ({shape}, standard deviation {spread:.3g})"
     )

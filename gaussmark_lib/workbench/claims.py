@@ -1,21 +1,21 @@
-"""What a notebook found, held against what was expected; and what it checked.
+"""What a notebook found, compared with what was expected; and what it checked.
 
-A *finding* is a quantity whose value nobody could have told, with its interval and a range that was
+A *finding* is a quantity whose value theory does not fix, with its interval and a range that was
 chosen before the measurement. Its outcome is recorded and never stops a run:
 
     held             the whole interval lies in the range
-    not held         no part of it does
-    at the edge      the interval straddles an end of the range, and n is at least the planned one
+    not held         the whole interval lies outside of the range
+    at the edge      the interval contains an end of the range, and n is at least the planned n
     too little data  the same in a smaller run
 
 A finding may have a *law*, the value that theory predicts. The record says whether the interval
 excludes the law, because a range around a law can hold although the law does not: "held, but
-differs from 1". A range that is more than ``TOO_WIDE`` times as wide as the interval is no test,
-and the report says so.
+differs from 1". A range that is more than ``TOO_WIDE`` times as wide as the interval does not test
+anything, and the report says so.
 
-A *check* is a theorem, or something true by construction. It is no finding, and it does stop a run.
-:func:`report` records both and returns one folded table, in which a small run stands beside the
-record in git that the notebook rests on (``papermill_runs/reference``).
+A *check* is a theorem, or true by construction. It is not a finding, and it does stop a run.
+:func:`report` records both and returns a folded table, which shows a small run next to the record
+in git that the notebook rests on (``papermill_runs/reference``).
 """
 
 import math
@@ -35,17 +35,22 @@ from gaussmark_lib.workbench.record import record as keep
 from gaussmark_lib.workbench.runs import notebook as notebooks
 from gaussmark_lib.workbench.runs.folder import Run
 
-HELD, NOT_HELD, EDGE, OPEN = "held", "not held", "at the edge", "too little data"
-PLANNED = 250  # n that decides: of pairs in a reference run, at least
+HELD = "held"
+NOT_HELD = "not held"
+EDGE = "at the edge"
+OPEN = "too little data"
+PLANNED = 250  # n that decides: a reference run has at least this many pairs
 NO_TEST = "no test: the range is more than ten times as wide as the interval"
-TOO_WIDE = 10  # a range of so many times the interval's width hardly can fail
+TOO_WIDE = 10  # a range that is wider than this many intervals can hardly fail
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A quantity ("mean ψ divided by its prediction"), its estimate, and the range that was
-    expected of it; planned: the n at which a truth in the middle of the range is decided; law: the
-    value that theory predicts, if there is one.
+    """A quantity ("mean ψ divided by its prediction"), its estimate, and the expected range.
+
+    Args:
+        planned: the n at which a true value in the middle of the range is decided.
+        law: the value that theory predicts, if there is one.
 
     >>> print(finding("measured divided by predicted ψ", Estimate(0.97, 0.91, 1.02, 400), most=1.2))
     Held: measured divided by predicted ψ is 0.97 (0.91 to 1.02), n = 400; expected at most 1.2.
@@ -64,20 +69,25 @@ class Finding:
     @property
     def excludes_law(self) -> bool | None:
         """Whether the law lies outside the interval; None without a law or an interval."""
-        low, high = self.estimate.low, self.estimate.high
+        low = self.estimate.low
+        high = self.estimate.high
         if self.law is None or math.isnan(low):
             return None
         return not low <= self.law <= high
 
     @property
     def is_too_wide(self) -> bool:
-        """Whether the range is so wide beside the interval that it hardly can fail."""
-        width = self.estimate.high - self.estimate.low
-        return math.isfinite(self.most - self.least) and self.most - self.least > TOO_WIDE * width
+        """Whether the range is so wide, compared with the interval, that it can hardly fail."""
+        width_of_interval = self.estimate.high - self.estimate.low
+        width_of_range = self.most - self.least
+        return math.isfinite(width_of_range) and width_of_range > TOO_WIDE * width_of_interval
 
     @property
     def outcome(self) -> str:
-        low, high = self.estimate.low, self.estimate.high
+        """One of ``HELD``, ``NOT_HELD``, ``EDGE`` and ``OPEN``."""
+        low = self.estimate.low
+        high = self.estimate.high
+        # without an interval its ends are NaN, and both comparisons are False
         if self.least <= low and high <= self.most:
             return HELD
         if high < self.least or self.most < low:
@@ -87,6 +97,7 @@ class Finding:
 
     @property
     def expected(self) -> str:
+        """The range in words."""
         if math.isinf(self.most):
             return f"at least {self.least:.3g}"
         if math.isinf(self.least):
@@ -94,30 +105,34 @@ class Finding:
         return f"{self.least:.3g} to {self.most:.3g}"
 
     def __str__(self) -> str:
-        is_what = f"{self.sentence} is {self.estimate}; expected {self.expected}."
-        return f"{words.outcome(self.row()).capitalize()}: {is_what}"
+        outcome = words.outcome(self.row()).capitalize()
+        return f"{outcome}: {self.sentence} is {self.estimate}; expected {self.expected}."
 
     def row(self) -> dict[str, str | float | int | None]:
-        """As it is recorded: ``claim, outcome, value, low, high, n, expected`` and ``law,
+        """Return the row that is recorded: ``claim, outcome, value, low, high, n, expected, law,
         excludes_law``.
         """
+        # JSON has no NaN and no infinity
         numbers = {
             name: number if math.isfinite(number) else None
             for name, number in self.estimate.row().items()
         }
-        return (
-            {"claim": self.sentence, "outcome": self.outcome}
-            | numbers
-            | {"expected": self.expected, "law": self.law, "excludes_law": self.excludes_law}
-        )
+        return {
+            "claim": self.sentence,
+            "outcome": self.outcome,
+            **numbers,
+            "expected": self.expected,
+            "law": self.law,
+            "excludes_law": self.excludes_law,
+        }
 
 
-finding = Finding  # what notebooks call
+finding = Finding  # notebooks call it by this name
 
 
 def check(sentence: str, ok: bool) -> dict[str, str | bool]:
-    """Asserts what is proved or true by construction, for the list ``checks`` of :func:`report`.
-    One that is drawn at random should be wrong in one run of 10,000 at most.
+    """Assert what is proved or true by construction, for the list ``checks`` of :func:`report`. A
+    check of random numbers should fail in at most one run of 10,000.
     """
     assert ok, f"expected that {sentence}, but it does not hold here"
     return {"check": sentence, "ok": True}
@@ -126,62 +141,79 @@ def check(sentence: str, ok: bool) -> dict[str, str | bool]:
 def report(
     notebook: str, findings: Sequence[Finding], checks: Sequence[dict] = (), **results: Any
 ) -> HTML:
-    """Records ``claims``, ``checks`` and further results, and returns the findings of this run and
-    of the notebook's reference record as folded tables: those that are decided, and apart from them
-    those that are not.
+    """Record ``claims``, ``checks`` and further results. Return the findings of this run and of the
+    notebook's reference record as folded tables: first the decided findings, then the undecided.
     """
-    keep({"claims": [f.row() for f in findings], "checks": list(checks), **results})
+    claims = [finding.row() for finding in findings]
+    keep({"claims": claims, "checks": list(checks), **results})
     reference = runs.reference(notebook)
     recorded = reference.results.get("claims", []) if reference else []
-    known = {row["claim"]: row for row in recorded}
-    decided = [f for f in findings if f.outcome in (HELD, NOT_HELD)]
-    open_ones = [f for f in findings if f not in decided]
-    apart = f"<p>Not decided in this run:</p>{_table(open_ones, known)}" if open_ones else ""
-    counts = Counter(f.outcome for f in findings)
-    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
-    checked = "".join(f"<li>Checked: {escape(one['check'])}</li>" for one in checks)
+    recorded_by_sentence = {row["claim"]: row for row in recorded}
+
+    counts = Counter(finding.outcome for finding in findings)
+    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) or "none"
+    summary = f"{len(findings)} findings: {outcomes}; checks passed: {len(checks)}"
+
+    decided = [finding for finding in findings if finding.outcome in (HELD, NOT_HELD)]
+    undecided = [finding for finding in findings if finding not in decided]
+    tables = ""
+    if decided:
+        tables += _table(decided, recorded_by_sentence)
+    if undecided:
+        tables += f"<p>Not decided in this run:</p>{_table(undecided, recorded_by_sentence)}"
+
+    checked = "".join(f"<li>Checked: {escape(check['check'])}</li>" for check in checks)
     return HTML(
-        f"<details><summary>{len(findings)} findings: {outcomes or 'none'}; checks passed:"
-        f" {len(checks)}</summary>{_table(decided, known) if decided else ''}{apart}"
+        f"<details><summary>{summary}</summary>{tables}"
         f"<p>{_age(reference, notebook)}</p><ul>{checked}</ul></details>"
     )
 
 
 def larger(notebook: str, figure: str) -> HTML:
-    """The saved figure of this name in the notebook's reference record, for a section whose answer
-    needs more pairs than a quick run has; empty where the record has none.
+    """Show the saved figure of this name in the notebook's reference record, for a section whose
+    answer needs more pairs than a quick run has. Show nothing if the record has no such figure.
     """
     reference = runs.reference(notebook)
-    path = reference and reference.dir / "figures" / f"{figure}.png"
-    if not path or not path.exists():
+    if reference is None:
+        return HTML("")
+    path = reference.dir / "figures" / f"{figure}.png"
+    if not path.exists():
         return HTML("")
     title = f"The same figure in the reference record of {reference.params['model']}, at larger n"
-    source = f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}"
+    # inside the page, so that the notebook shows it wherever it lies
+    base64_png = b64encode(path.read_bytes()).decode()
+    source = f"data:image/png;base64,{base64_png}"
     return HTML(f'<p>{title}:</p><img style="width:100%" alt="{title}" src="{source}">')
 
 
-def _table(findings: Sequence[Finding], known: Mapping[str, dict]) -> str:
-    rows = [
-        {
-            "finding": f.sentence,
-            "expected": f"{f.expected} ({NO_TEST})" if f.is_too_wide else f.expected,
-            "this run": _outcome(f.row()),
-            "reference run": _outcome(known.get(f.sentence)),
+def _table(findings: Sequence[Finding], recorded_by_sentence: Mapping[str, dict]) -> str:
+    rows = []
+    for finding in findings:
+        expected = finding.expected
+        if finding.is_too_wide:
+            expected += f" ({NO_TEST})"
+        row = {
+            "finding": finding.sentence,
+            "expected": expected,
+            "this run": _outcome(finding.row()),
+            "reference run": _outcome(recorded_by_sentence.get(finding.sentence)),
         }
-        for f in findings
-    ]
+        rows.append(row)
     return pd.DataFrame(rows).to_html(index=False, justify="left")
 
 
 def _outcome(row: dict | None) -> str:
-    return f"{words.outcome(row)}: {' '.join(words.estimate(row))}" if row else "not recorded"
+    if row is None:
+        return "not recorded"
+    value, basis = words.estimate(row)
+    return f"{words.outcome(row)}: {value} {basis}"
 
 
 def _age(run: Run | None, notebook: str) -> str:
     if run is None:
-        return "There is no reference run of this notebook."
-    is_old = run.status.get("code") != notebooks.load(notebook).code
-    return (
-        f"Reference run: {run.status['finished'][:10]}, model {run.params.get('model', 'doclm')}"
-        f"{', with an older version of this library' if is_old else ''}."
-    )
+        return "This notebook has no reference run."
+    date = run.status["finished"][:10]
+    sentence = f"Reference run: {date}, model {run.params.get('model', 'doclm')}"
+    if run.status.get("code") != notebooks.load(notebook).code:
+        sentence += ", with an older version of this library"
+    return f"{sentence}."

@@ -1,9 +1,10 @@
 """Pairs, not grids: n pairs of a fresh prompt and a fresh key, so that the rows of a table are
 independent and every interval is a plain one.
 
-One table crosses every boundary: ``text, prompt, key_id, scheme, n_tokens, psi, p_value, kind``. A
-marked text under the key that wrote it is of the kind ``OWN``; the same text under the next pair's
-key is ``WRONG``, and a text of the base model ``PLAIN``: the positive and two negative controls.
+All functions pass on the same table: ``text, prompt, key_id, scheme, n_tokens, psi, p_value,
+kind``. A marked text under the key that wrote it has the kind ``OWN``. The same text under the next
+pair's key has the kind ``WRONG``, and a text of the base model ``PLAIN``. These are the positive
+control and two negative controls.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +23,10 @@ from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import PlacedWatermark
 
-OWN, WRONG, PLAIN = "own key", "wrong key", "plain"
+# kinds of rows: the positive control, and two negative controls
+OWN = "own key"
+WRONG = "wrong key"
+PLAIN = "plain"
 
 
 class Pairs(NamedTuple):
@@ -36,6 +40,7 @@ class Pairs(NamedTuple):
         return len(self.keys)
 
     def first(self, n: int) -> "Pairs":
+        """Return the first n pairs."""
         return Pairs(self.prompts[:n], self.keys[:n])
 
 
@@ -47,9 +52,9 @@ def draw(
     seed: int = 0,
     split: str = "heldout",
 ) -> Pairs:
-    """n prompts of ``prompt_tokens`` tokens (``texts.prompts``), each with a demonstration key. The
-    seed decides both. Prompts and keys of the split ``"pilot"`` are the same for every seed, and
-    no seed reaches them.
+    """Draw n prompts of ``prompt_tokens`` tokens (``texts.prompts``), each with a demonstration
+    key. The seed decides both. Prompts and keys of the split ``"pilot"`` are the same for every
+    seed, and no seed reaches them.
     """
     prompts = texts.prompts(lm, kind, n, prompt_tokens, split=split, seed=seed)
     keys = pilot_keys(n) if split == "pilot" else demonstration_keys(n, seed)
@@ -57,8 +62,9 @@ def draw(
 
 
 def demonstration_keys(n: int, seed: int) -> list[Key]:
-    """Return a key for each of n pairs. No seed reaches those of :func:`pilot_keys`."""
+    """Return a key for each of n pairs. No seed reaches the keys of :func:`pilot_keys`."""
     require_int(seed, "seed", least=0)
+    # a million numbers per seed: the keys of two seeds never meet
     return [Key.from_seed(1_000_000 * seed + i) for i in range(n)]
 
 
@@ -76,25 +82,43 @@ def passages(
     seed: int = 0,
     split: str = "heldout",
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """n human passages, each cut into a prompt and how its author went on: (prompts, responses).
-    ``texts.sources`` of the same arguments, with ``prompt_tokens + n_tokens``, says which document
-    each comes from.
+    """Return n human passages, each cut into a prompt and its author's continuation: (prompts,
+    responses). ``texts.sources`` with the same arguments, and with ``prompt_tokens + n_tokens``
+    tokens, names the document of each passage.
     """
-    passage = texts.human(lm, kind, n, prompt_tokens + n_tokens, split=split, seed=seed)
-    return [ids[:prompt_tokens] for ids in passage], [ids[prompt_tokens:] for ids in passage]
+    whole = texts.human(
+        lm,
+        kind,
+        n,
+        prompt_tokens + n_tokens,
+        split=split,
+        seed=seed,
+    )
+    prompts = [ids[:prompt_tokens] for ids in whole]
+    responses = [ids[prompt_tokens:] for ids in whole]
+    return prompts, responses
 
 
 def marked_and_plain(
     lm: models.LM, pairs: Pairs, wm: Watermark, n_tokens: int, seed: int = 0, **sampling
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """For each pair a text under its key and one of the base model, all in one batch: (marked,
-    plain). Sampling is ``top_p, temperature, until_end, batch_size`` of ``generate.sample``.
+    """Write two texts for each pair, one under its key and one by the base model, all in one batch:
+    (marked, plain). Sampling is ``top_p, temperature, until_end, batch_size`` of
+    ``generate.sample``.
     """
-    marks = [(wm, key) for key in pairs.keys] + [None] * pairs.n
+    marks_of_keys = [(wm, key) for key in pairs.keys]
+    no_marks = [None] * pairs.n
     responses = generate.sample(
-        lm.model, pairs.prompts * 2, n_tokens, marks=marks, seed=seed, **sampling
+        lm.model,
+        [*pairs.prompts, *pairs.prompts],
+        n_tokens,
+        marks=[*marks_of_keys, *no_marks],
+        seed=seed,
+        **sampling,
     )
-    return responses[: pairs.n], responses[pairs.n :]
+    marked = responses[: pairs.n]
+    plain = responses[pairs.n :]
+    return marked, plain
 
 
 def under_own_keys(
@@ -107,17 +131,40 @@ def under_own_keys(
     dtype: str | None = None,
     **sampling,
 ) -> tuple[list[list[int]], pd.DataFrame]:
-    """A text of each pair by each watermark (of one weight), all in one batch, tested with its own
-    key: the texts, and ``score.score``'s table with ``weight, sigma`` and ``prompt`` (the pair's
-    number). Sampling as in :func:`marked_and_plain`.
+    """Write a text of each pair by each watermark (all on one weight), in one batch, and test it
+    with its own key. Return the texts, and ``score.score``'s table with ``weight, sigma`` and
+    ``prompt`` (the pair's number). Sampling as in :func:`marked_and_plain`.
     """
-    prompts, keys = pairs.prompts * len(wms), pairs.keys * len(wms)
+    # texts in order: all pairs under the first watermark, then all under the second, …
+    prompts = pairs.prompts * len(wms)
+    keys = pairs.keys * len(wms)
     marks = [(wm, key) for wm in wms for key in pairs.keys]
-    texts = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed, **sampling)
-    table = score.score(lm.model, prompts, texts, wms[0], keys, paired=True, dtype=dtype)
-    number, pair = np.divmod(table["text"], pairs.n)  # σ cancels in ψ
+    responses = generate.sample(
+        lm.model,
+        prompts,
+        n_tokens,
+        marks=marks,
+        seed=seed,
+        **sampling,
+    )
+    # σ cancels in ψ, so any of the watermarks will do
+    table = score.score(
+        lm.model,
+        prompts,
+        responses,
+        wms[0],
+        keys,
+        paired=True,
+        dtype=dtype,
+    )
+    wm_number, pair_number = np.divmod(table["text"], pairs.n)
     sigmas = np.array([wm.sigma for wm in wms])
-    return texts, table.assign(weight=wms[0].weight, sigma=sigmas[number], prompt=pair)
+    table = table.assign(
+        weight=wms[0].weight,
+        sigma=sigmas[wm_number],
+        prompt=pair_number,
+    )
+    return responses, table
 
 
 def scored(
@@ -130,16 +177,18 @@ def scored(
     lengths: Sequence[int] | None = None,
     **options,
 ) -> pd.DataFrame:
-    """Tests each marked text with its own key and with the next pair's, and each plain text with
+    """Test each marked text with its own key and with the next pair's key, and each plain text with
     its pair's key: one row per pair, kind and length. There may be no plain texts. Options are
     ``dtype, batch_size`` of ``score.gradients``.
 
     The columns are those of ``score.score``, with ``prompt`` (the pair's number), ``scheme`` and
-    ``kind``; ``text`` counts marked texts first, then plain ones.
+    ``kind``; ``text`` counts marked texts first, then plain texts.
     """
     placed, _ = perturb.ready(lm.model, wm, pairs.keys)
     next_keys = pairs.keys[1:] + pairs.keys[:1]
-    keys = [*zip(pairs.keys, next_keys, strict=True), *zip(pairs.keys, strict=True)]
+    keys_of_marked = list(zip(pairs.keys, next_keys, strict=True))
+    keys_of_plain = [(key,) for key in pairs.keys]
+    keys_of_texts = keys_of_marked + keys_of_plain
     gradients = score.gradients(
         lm.model,
         [*pairs.prompts, *pairs.prompts[: len(plain)]],
@@ -148,46 +197,53 @@ def scored(
         lengths=lengths,
         **options,
     )
-    key_ids = [[key.key_id for key in of_text] for of_text in keys]
-    table = score.table(_tested(gradients, placed, keys), key_ids)
-    scheme = "GaussMark" if not wm.rank_dropped else "rank-reduced"
-    table = table.assign(prompt=table["text"] % pairs.n, scheme=scheme)
+    key_ids = [[key.key_id for key in keys] for keys in keys_of_texts]
+    table = score.table(_tested(gradients, placed, keys_of_texts), key_ids)
+    table = table.assign(
+        prompt=table["text"] % pairs.n,
+        scheme="rank-reduced" if wm.rank_dropped else "GaussMark",
+    )
 
     is_plain = table["text"] >= pairs.n
     # a marked text has two rows per length: under its own key, and under the next
     is_second = table.groupby(["text", "n_tokens"]).cumcount() == 1
-    of_kinds = {OWN: ~is_plain & ~is_second, WRONG: is_second, PLAIN: is_plain}
-    rows = [table[is_kind].assign(kind=kind) for kind, is_kind in of_kinds.items()]
-    return pd.concat(rows, ignore_index=True)
+    own_rows = table[~is_plain & ~is_second].assign(kind=OWN)
+    wrong_rows = table[is_second].assign(kind=WRONG)
+    plain_rows = table[is_plain].assign(kind=PLAIN)
+    return pd.concat([own_rows, wrong_rows, plain_rows], ignore_index=True)
 
 
 def _tested(
     gradients: Iterable[TextGradient], wm: PlacedWatermark, keys: Sequence[Sequence[Key]]
 ) -> Iterator[tuple[TextGradient, np.ndarray]]:
-    """Each gradient and its ψ under the keys of its text, whose noises are drawn once for all
-    lengths.
+    """Each gradient and its ψ under the keys of its text. The keys' noises are drawn once for all
+    lengths of a text.
     """
     for text, group in groupby(gradients, key=attrgetter("text")):
-        lengths = list(group)
-        yield from zip(lengths, score.psi(lengths, wm, keys[text]), strict=True)
+        gradients_of_text = list(group)  # one per length
+        psis = score.psi(gradients_of_text, wm, keys[text])
+        yield from zip(gradients_of_text, psis, strict=True)
 
 
 def means(
     table: pd.DataFrame, by: Sequence[str], column: str, cluster: str | None = None, **options
 ) -> pd.DataFrame:
-    """The mean of a column, or the share of True, in each cell of the columns ``by``: these and
-    ``value, low, high, n``. A cell's rows are independent, or the clusters that a column names.
+    """Return the mean of a column, or the share of True, in each cell of the columns ``by``. The
+    table has these columns and ``value, low, high, n``.
+
+    The rows of a cell are independent, or the column ``cluster`` names independent clusters.
     ``options`` are those of ``stats.interval``.
     """
     rows = []
-    for name, cell in table.groupby(list(by), sort=False):
-        options["cluster"] = cell[cluster] if cluster else None
-        rows.append(
-            dict(zip(by, name, strict=True)) | stats.interval(cell[column], **options).row()
-        )
+    for values, cell in table.groupby(list(by), sort=False):
+        labels = cell[cluster] if cluster else None
+        estimate = stats.interval(cell[column], cluster=labels, **options)
+        cell_name = dict(zip(by, values, strict=True))
+        rows.append(cell_name | estimate.row())
     return pd.DataFrame(rows)
 
 
 def shares(table: pd.DataFrame, by: Sequence[str], level: float) -> pd.DataFrame:
-    """The share of texts with p ≤ level in each cell of the columns ``by``."""
-    return means(table.assign(hit=table["p_value"] <= level), by, "hit")
+    """Return the share of texts with p ≤ level in each cell of the columns ``by``."""
+    is_detected = table["p_value"] <= level
+    return means(table.assign(detected=is_detected), by, "detected")

@@ -1,7 +1,7 @@
-"""What a notebook keeps: numbers, tables and figures, written into its run's folder.
+"""The results that a notebook records: numbers, tables and figures, written into its run's folder.
 
 The process that runs the notebook names the folder in an environment variable. In JupyterLab there
-is no run: the same calls then check what they are given, show it, write nothing, and say so at the
+is no run. The same calls then check their arguments, show them, write nothing, and say so at the
 headline.
 """
 
@@ -25,89 +25,99 @@ if TYPE_CHECKING:
     from gaussmark_lib.stats import Estimate
 
 RUN_DIR = "GAUSSMARK_RUN_DIR"
-WEIGHTS = "weights.json"  # in a run's folder, until its status has the content
+WEIGHTS = "weights.json"  # in a run's folder, until status.json has the content
 UNRECORDED = (
-    "*This notebook runs by hand, and keeps no record. `gaussmark run NN`, with its number, runs it"
-    " and keeps one.*"
+    "*You are running this notebook by hand, so it keeps no record. `gaussmark run NN`, with its"
+    " number, runs it and keeps a record.*"
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def record(results: dict[str, Any]) -> None:
-    """Adds numbers, words, lists or dictionaries of them to the run's ``results.json``.
+    """Add numbers, words, lists or dictionaries of them to the run's ``results.json``.
 
-    NumPy's and pandas' scalars and arrays become plain numbers and lists, a ``stats.Estimate`` (or
-    another dataclass or named tuple) the dictionary of its fields. None stands for a number that
-    does not exist, also for both ends of an estimate without an interval (NaN).
+    NumPy's and pandas' scalars and arrays become plain numbers and lists. A ``stats.Estimate``, or
+    another dataclass or named tuple, becomes the dictionary of its fields. None stands for a number
+    that does not exist, also for both ends of an estimate without an interval (NaN).
 
     Raises:
-        GaussMarkError: what JSON cannot hold, as nan and infinity, or a name that is recorded
-            already.
+        GaussMarkError: a value that JSON cannot hold, such as nan and infinity, or a name that is
+            already recorded.
     """
     plain = _plain(results, "results")
-    if not (folder := _folder()):
+    folder = _folder()
+    if folder is None:
         return
     path = folder / "results.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if again := known.keys() & plain.keys():
-        names = ", ".join(sorted(again))
-        raise GaussMarkError(f"recorded already: {names}; give each result a name of its own")
-    write_json(path, known | plain)
+    recorded = _read_if_there(path)
+    repeated = recorded.keys() & plain.keys()
+    if repeated:
+        names = ", ".join(sorted(repeated))
+        raise GaussMarkError(f"already recorded: {names}; give each result its own name")
+    write_json(path, recorded | plain)
+
+
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def headline(sentence: str, estimate: "Estimate", unit: str = "") -> None:
-    """Records the one number that a reader came for; the tour's page begins with it. A second
+    """Record the most important number of the notebook; the tour's page begins with it. A second
     headline is a GaussMarkError.
 
     Args:
         sentence: the quantity in words, e.g. "texts detected at level 0.05 after 400 tokens".
         unit: of the number, e.g. "nats per token"; empty for a share.
     """
-    record({"headline": {"sentence": sentence, **_fields(estimate), "unit": unit}})
-    if not _folder():
+    fields = _fields(estimate)
+    record({"headline": {"sentence": sentence, **fields, "unit": unit}})
+    if _folder() is None:
         from IPython.display import Markdown, display
 
         display(Markdown(UNRECORDED))
 
 
 def weights(lm: "LM") -> None:
-    """Notes which weights the run uses: ``status.json`` keeps the SHA-256 of the parameters
-    (``checkpoints.digest``), and that of the file which they were read from, if it is one file.
+    """Note which weights the run uses. ``status.json`` keeps the SHA-256 of the parameters
+    (``checkpoints.digest``) and, if they were read from a single file, the SHA-256 of this file.
     """
-    if not (folder := _folder()):
+    folder = _folder()
+    if folder is None:
         return
     from gaussmark_lib.engine import checkpoints  # imports torch
 
     path = folder / WEIGHTS
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     hashes = {"parameters": checkpoints.digest(lm.model), "file": lm.file_sha256}
-    write_json(path, known | {lm.name: hashes})
+    hashes_by_model = _read_if_there(path) | {lm.name: hashes}
+    write_json(path, hashes_by_model)
 
 
 def save_table(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
-    """Writes the table to ``<name>.parquet`` of the run, and returns it."""
+    """Write the table to ``<name>.parquet`` of the run, and return it."""
     _check(name)
-    if folder := _folder():
+    folder = _folder()
+    if folder is not None:
         table.to_parquet(folder / f"{name}.parquet")
     return table
 
 
 def save_figure(figure: "Figure", name: str) -> "Figure":
-    """Writes the figure to ``figures/<name>.png`` of the run, and returns it: as a cell's last
-    expression it is shown, once.
+    """Write the figure to ``figures/<name>.png`` of the run, and return it: as the last expression
+    of a cell, it is shown once.
 
-    Its titles, axes, legends and caption describe it for a reader who cannot see it: the PNG file
-    and the notebook keep the description.
+    Titles, axes, legends and caption describe the figure for a reader who cannot see it. The PNG
+    file and the notebook keep this description.
     """
     from matplotlib import pyplot
 
     _check(name)
     described = _described(figure)
-    if folder := _folder():
+    folder = _folder()
+    if folder is not None:
         path = folder / "figures" / f"{name}.png"
         path.parent.mkdir(exist_ok=True)
         figure.savefig(path, dpi=144, metadata={"Description": described})
-    # what IPython asks a figure for before it draws it: here its metadata alone
+    # IPython asks a figure for this before it draws it: no data, and the description as metadata
     figure._repr_mimebundle_ = lambda **_: ({}, {"image/png": {"alt": described}})
     pyplot.close(figure)  # or the notebook would show it a second time
     return figure
@@ -118,20 +128,29 @@ def _described(figure: "Figure") -> str:
     title = figure.get_suptitle().strip()
     texts = [_line(text.get_text()) for text in figure.texts]
     caption = " ".join(text for text in texts if text != _line(title))
-    shown = [axes for axes in figure.axes if axes.axison]
-    legends = [axes.get_legend() for axes in shown if axes.get_legend()]
-    names = dict.fromkeys(_line(text.get_text()) for one in legends for text in one.get_texts())
-    legend = f"Legend: {'; '.join(filter(None, names))}" if any(names) else ""
-    sentences = [title, *map(_panel, shown), legend, caption]
+    visible_axes = [axes for axes in figure.axes if axes.axison]
+    panels = [_panel(axes) for axes in visible_axes]
+    sentences = [title, *panels, _legend(visible_axes), caption]
     return " ".join(filter(None, map(_sentence, sentences)))
 
 
+def _legend(visible_axes: "list[Axes]") -> str:
+    names: dict[str, None] = {}  # in order, without repetition
+    for axes in visible_axes:
+        legend = axes.get_legend()
+        if legend:
+            names |= dict.fromkeys(_line(text.get_text()) for text in legend.get_texts())
+    not_empty = [name for name in names if name]
+    return f"Legend: {'; '.join(not_empty)}" if not_empty else ""
+
+
 def _panel(axes: "Axes") -> str:
-    across, up = _line(axes.get_xlabel()), _line(axes.get_ylabel())
-    against = f"{up} against {across}" if up and across else up or across
-    parts = [axes.get_title(), axes.get_title("left"), against]
-    stripped = [text.rstrip(".,;:") for part in parts if (text := _line(part))]
-    return ", ".join(stripped).replace("?, ", "? ")
+    x_label = _line(axes.get_xlabel())
+    y_label = _line(axes.get_ylabel())
+    labels = f"{y_label} against {x_label}" if x_label and y_label else y_label or x_label
+    parts = [axes.get_title(), axes.get_title("left"), labels]
+    lines = [_line(part).rstrip(".,;:") for part in parts if _line(part)]
+    return ", ".join(lines).replace("?, ", "? ")
 
 
 def _sentence(text: str) -> str:
@@ -144,7 +163,9 @@ def _line(text: str) -> str:
 
 
 def _folder() -> Path | None:
-    return Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None
+    """The run's folder, or None where a notebook runs by hand."""
+    name = os.environ.get(RUN_DIR)
+    return Path(name) if name else None
 
 
 def _check(name: str) -> None:
@@ -153,23 +174,27 @@ def _check(name: str) -> None:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Of a dataclass. An estimate without an interval has NaN for both ends, which become None."""
+    """The fields of a dataclass. In an estimate without an interval, NaN at both ends becomes
+    None.
+    """
     fields = asdict(value)
     ends = [fields.get(name) for name in ("low", "high")]
     if all(isinstance(end, float) and math.isnan(end) for end in ends):
-        fields |= {"low": None, "high": None}
+        fields["low"] = None
+        fields["high"] = None
     return fields
 
 
 def _plain(value: Any, where: str) -> Any:
-    """``value`` as JSON holds it; ``where`` names it in an error."""
+    """``value`` as JSON holds it; an error calls it ``where``."""
     if is_dataclass(value):
         value = _fields(value)
     elif hasattr(value, "_asdict"):  # a named tuple, such as ``accuracy.Paired``
         value = value._asdict()
     if isinstance(value, dict):
-        if others := [key for key in value if not isinstance(key, str)]:
-            raise GaussMarkError(f"{where}: expected names, got the key {others[0]!r}")
+        for key in value:
+            if not isinstance(key, str):
+                raise GaussMarkError(f"{where}: expected names, got the key {key!r}")
         return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]

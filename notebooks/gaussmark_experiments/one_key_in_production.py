@@ -4,7 +4,7 @@
 Human texts do not depend on a key, so over keys their ψ are N(0, K), whatever the kind.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -329,6 +329,18 @@ def nearest_pair(K: Float[np.ndarray, "n n"], cosine: float) -> tuple[int, int]:
     distance = np.abs(K - cosine) + np.eye(len(K))
     first, second = np.unravel_index(distance.argmin(), distance.shape)
     return int(first), int(second)
+
+
+def kind_of_pairs(K: Mapping[str, Float[np.ndarray, "n n"]]) -> str:
+    """Return the kind of text that pairs of texts are shown of.
+
+    This is ``"source"`` where it is among the kinds. Otherwise it is the kind with the largest
+    cosine between two of its texts.
+    """
+    if "source" in K:
+        return "source"
+    largest_cosines = {kind: (cosines - np.eye(len(cosines))).max() for kind, cosines in K.items()}
+    return max(largest_cosines, key=largest_cosines.get)
 
 
 def after_a_high_one(two: Float[np.ndarray, "keys 2"], cosine: float) -> str:

@@ -206,7 +206,7 @@ def test_texts_fit_the_context_with_what_edits_add():
     assert texts.fit(lm, prompts, 10 * context) == context - 9
     n = texts.fit(lm, prompts, 10 * context, growth=1.5)
     assert 1.5 * (n + 9) <= context < 1.5 * (n + 9 + 1)
-    with pytest.raises(InvalidTextError, match="take shorter prompts"):
+    with pytest.raises(InvalidTextError, match="use shorter prompts"):
         texts.fit(lm, [[5] * context], 10)
     del lm.model.config.max_position_embeddings  # a config that names no bound
     assert texts.fit(lm, prompts, 10 * context) == 10 * context

@@ -78,7 +78,7 @@ def test_what_json_cannot_hold_is_refused_with_its_place(
 def test_recording_twice_adds_and_never_replaces(run_dir):
     record.record({"a": 1})
     record.record({"b": 2})
-    with pytest.raises(GaussMarkError, match="recorded already: a"):
+    with pytest.raises(GaussMarkError, match="already recorded: a"):
         record.record({"a": 3, "c": 4})
     assert _results(run_dir) == {"a": 1, "b": 2}
 
@@ -91,7 +91,7 @@ def test_estimates_are_recorded_by_their_fields_and_one_is_the_headline(run_dir,
     fields = {"value": 0.75, "low": ends[0], "high": ends[1], "n": 4}
     headline = {"sentence": "texts detected", **fields, "unit": ""}
     assert _results(run_dir) == {"by": {"KGW": [fields]}, "headline": headline}
-    with pytest.raises(GaussMarkError, match="recorded already: headline"):
+    with pytest.raises(GaussMarkError, match="already recorded: headline"):
         record.headline("again", estimate)
 
 

@@ -1,12 +1,12 @@
-"""A run: a question is asked, and the answer kept in a folder, its record, which is written under a
+"""A run asks a question and keeps the answer in a folder, its record. The record is written under a
 hidden name and renamed at the end.
 
     <notebook>/<id>/          notebook.ipynb  params.json  results.json  *.parquet  figures/*.png
                               status.json, which is written last
-    <notebook>/<id>.failed/   what there is of a run that did not end; its status.json says why
+    <notebook>/<id>.failed/   files of a run that did not end; its status.json says why
 
-So a folder named by an id is always a complete answer. ``make clean`` removes what a killed process
-left hidden.
+So a folder named by an id is always a complete answer. ``make clean`` removes the hidden folders of
+killed processes.
 """
 
 import json
@@ -34,14 +34,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NUMBERS = ("value", "low", "high", "n")  # of an estimate
-# a reader should see first what did not come out as expected
+RECORD_FILES = ("status", "params", "results")  # each a .json file; status is written last
+# in the order of a report: a reader should see first what did not come out as expected
 OUTCOMES = {"not held": "✗", "held": "✓", "at the edge": "~", "too little data": "?"}
 PACKAGES = ("gaussmark", "torch", "transformers", "numpy")
 _log = logging.getLogger(__name__)
 
 
 class Headline(NamedTuple):
-    """The number that a notebook is about, in words; ``basis`` is its interval and n."""
+    """The number that a notebook is about, in words. ``basis`` is its interval and n."""
 
     name: str
     value: str
@@ -53,7 +54,7 @@ class Headline(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A complete record. ``cached``: it was there before it was asked for."""
+    """A complete record. ``cached``: the record existed before this call."""
 
     dir: Path
     id: str
@@ -64,16 +65,19 @@ class Run:
 
     @property
     def headline(self) -> Headline | None:
-        """What the notebook gave to ``record.headline``; a share of n trials is in percent."""
-        if not (given := self.results.get("headline")):
+        """The number of ``record.headline``, if there is one; a share of n trials is in percent."""
+        recorded = self.results.get("headline")
+        if not recorded:
             return None
-        value, basis = words.estimate(given, as_percent=_is_share(given))
-        return Headline(given["sentence"], f"{value} {given.get('unit') or ''}".strip(), basis)
+        value, basis = words.estimate(recorded, as_percent=_is_share(recorded))
+        unit = recorded.get("unit") or ""
+        value_with_unit = f"{value} {unit}".strip()
+        return Headline(name=recorded["sentence"], value=value_with_unit, basis=basis)
 
     @property
     def findings(self) -> list[dict[str, Any]]:
-        """The recorded findings with ``verdict``, ``expected``, ``value`` and ``basis`` in words:
-        first the findings that did not hold, last the open ones.
+        """The recorded findings with ``verdict``, ``expected``, ``value`` and ``basis`` in words.
+        Findings that did not hold come first, open findings last.
         """
         findings = []
         for claim in self.results.get("claims", []):
@@ -85,18 +89,22 @@ class Run:
                 "basis": basis,
             }
             findings.append(claim | in_words)
-        return sorted(findings, key=lambda finding: [*OUTCOMES].index(finding["outcome"]))
+        order = list(OUTCOMES)
+        return sorted(findings, key=lambda finding: order.index(finding["outcome"]))
 
     @property
     def numbers(self) -> dict[str, str]:
-        """All other results but findings and checks, one line each: nested names are joined,
-        estimates have intervals.
+        """All results except headline, findings and checks, one line per result. Nested names are
+        joined, estimates have intervals.
         """
-        apart = ("headline", "claims", "checks")
-        return dict(words.lines({k: v for k, v in self.results.items() if k not in apart}))
+        shown_elsewhere = ("headline", "claims", "checks")
+        results = {
+            name: result for name, result in self.results.items() if name not in shown_elsewhere
+        }
+        return dict(words.lines(results))
 
     def table(self, name: str) -> "pd.DataFrame":
-        """A table that the notebook saved; GaussMarkError where it cannot be read."""
+        """Return a table that the notebook saved; GaussMarkError if it cannot be read."""
         import pandas as pd
 
         try:
@@ -104,26 +112,32 @@ class Run:
         except (OSError, ValueError) as error:
             raise GaussMarkError(
                 f"{self.dir} has no table {name!r} that can be read: {error}; remove the folder to"
-                " have its notebook run again"
+                " run its notebook again"
             ) from None
 
 
 def _is_share(estimate: dict[str, Any]) -> bool:
-    """Whether it counts hits of n trials, which a ratio of two times does not."""
-    value, low, high, n = map(estimate.get, NUMBERS)
-    if estimate.get("unit") or None in (value, low, high, n) or not 0 <= low <= high <= 1:
+    """Whether the estimate counts hits of n trials. A ratio of two times does not."""
+    value, low, high, n = (estimate.get(name) for name in NUMBERS)
+    if estimate.get("unit") or None in (value, low, high, n):
         return False
-    return abs(value * n - round(value * n)) < 1e-9 * n
+    if not 0 <= low <= high <= 1:
+        return False
+    # value is hits / n, so value · n is a whole number up to rounding
+    n_hits = value * n
+    return abs(n_hits - round(n_hits)) < 1e-9 * n
 
 
 class RunFailedError(RuntimeError):
-    """A notebook that did not run to its end: ``reason`` says where and why, ``traceback`` is the
-    cell's, ``dir`` the record of how far it came.
+    """A notebook that did not run to its end. ``reason`` says where and why, ``traceback`` is the
+    cell's, and ``dir`` is the record of the cells that ran.
     """
 
     def __init__(self, message: str, reason: str, traceback: str, dir: Path):
         super().__init__(message)
-        self.reason, self.traceback, self.dir = reason, traceback, dir
+        self.reason = reason
+        self.traceback = traceback
+        self.dir = dir
 
 
 def run(
@@ -136,27 +150,30 @@ def run(
     env: Mapping[str, str] | None = None,
     wanted: Callable[[], bool] = lambda: True,
 ) -> Run:
-    """A notebook's answer to these parameters, from its record or by running it.
+    """Return a notebook's answer to these parameters, from its record or by running the notebook.
 
     Args:
         notebook: number, name or path, or a question, which has its parameters.
-        force: run it even if there is a record, which is replaced once the new one is complete.
+        force: run the notebook even if there is a record. The new record replaces the old one once
+            it is complete.
         progress: whether to show a bar over the cells.
-        root: where records lie; ``papermill_runs`` by default.
-        env: added to the environment of its kernel; no part of the question.
-        wanted: asked twice per second; once it says no, the run is interrupted.
+        root: the folder of records; ``papermill_runs`` by default.
+        env: added to the environment of the kernel; not part of the question.
+        wanted: called twice per second; once it returns False, the run is interrupted.
 
     Raises:
         GaussMarkError: before anything starts: no such notebook, parameters that cannot be used, or
             no place for the record.
-        RunFailedError: a cell raised, or the kernel died; ``<id>.failed`` has what there is.
-        KeyboardInterrupt: after keeping it in the same way.
+        RunFailedError: a cell raised, or the kernel died; ``<id>.failed`` has the incomplete
+            record.
+        KeyboardInterrupt: after keeping the incomplete record in the same way.
     """
-    asked = question(notebook, params)
-    target, source = asked.target(root), asked.notebook
-    if not force and (known := load(target)):
-        return known
-    # a grammar of addresses, for schemas that have some; it takes three seconds to import
+    this_question = question(notebook, params)
+    source = this_question.notebook
+    target = this_question.target(root)
+    if not force and (known_run := load(target)):
+        return known_run
+    # a grammar of addresses, for schemas that contain addresses; its import takes three seconds
     sys.modules.setdefault("rfc3987_syntax", None)
     from gaussmark_lib.workbench.runs import kernel  # papermill takes two seconds to import
 
@@ -165,18 +182,22 @@ def run(
         try:
             file = partial / "notebook.ipynb"
             file.write_text(source.text, encoding="utf-8")
-            files.write_json(partial / "params.json", asked.values)
+            files.write_json(partial / "params.json", this_question.values)
             files.write_json(partial / "results.json", {})  # to which the notebook adds
             kernel.execute(
                 file,
-                asked.changed,
+                this_question.changed,
                 folder=source.path.parent,
                 env={**(env or {}), RUN_DIR: str(partial)},
                 progress=progress and {"desc": source.name, "unit": "cell"},
                 wanted=wanted,
             )
-            outcome = {"status": "complete", "code": asked.code, "inputs": asked.inputs}
-            outcome["weights"] = _weights(partial)
+            outcome = {
+                "status": "complete",
+                "code": this_question.code,
+                "inputs": this_question.inputs,
+                "weights": _weights(partial),
+            }
             files.write_json(partial / "status.json", outcome | circumstances(begun))
         except BaseException as error:
             raise _stopped(error, source.name, partial, failed(target), begun) from error
@@ -188,14 +209,14 @@ def run(
 def _stopped(
     error: BaseException, name: str, partial: Path, kept: Path, begun: "Start"
 ) -> BaseException:
-    """What to raise for a run that did not end, once its record is ``kept``."""
+    """Place the record of a run that did not end in ``kept``, and return what to raise."""
     from gaussmark_lib.workbench.runs import kernel
 
     stop = kernel.where_it_stopped(partial / "notebook.ipynb", error)
     has_failed = isinstance(error, Exception)
-    status = {"status": "failed" if has_failed else "interrupted", **stop._asdict()}
-    message = f"{name} {status['status']}: {stop}\nits record is {kept}"
-    status["weights"] = _weights(partial)
+    outcome = "failed" if has_failed else "interrupted"
+    message = f"{name} {outcome}: {stop}\nits record is {kept}"
+    status = {"status": outcome, **stop._asdict(), "weights": _weights(partial)}
     files.write_json(partial / "status.json", status | circumstances(begun))
     place(partial, kept, replace=True)
     if has_failed:
@@ -204,53 +225,61 @@ def _stopped(
 
 
 def _weights(partial: Path) -> dict[str, dict[str, str | None]]:
-    """What the notebook said of its models' weights (``record.weights``), for the status."""
+    """Remove and return what ``record.weights`` noted about the models, for the status."""
     path = partial / WEIGHTS
     if not path.exists():
         return {}
-    known = json.loads(path.read_text(encoding="utf-8"))
+    hashes_by_model = json.loads(path.read_text(encoding="utf-8"))
     path.unlink()
-    return known
+    return hashes_by_model
 
 
 def reference(notebook: str) -> Run | None:
-    """The record in git that a notebook's claims rest on, by the notebook's name with or without
-    its number; None where there is none.
+    """Return the record in git that a notebook's claims rest on, or None if there is none. The
+    notebook's name may have its number or not.
     """
     name = notebook.lstrip("0123456789_")
     return load(files.RUNS / "reference" / name) if name else None
 
 
 def load(folder: Path) -> Run | None:
-    """The complete record in a folder; None where there is none. A damaged one counts as none, and
-    the log says so.
+    """Return the complete record in a folder, or None if there is none. A damaged record counts as
+    none, and the log says so. A folder without any file of a record is not damaged.
     """
-    if not os.path.isdir(folder):
+    if not any(os.path.exists(folder / f"{name}.json") for name in RECORD_FILES):
         return None
     try:
-        status, params, results = (_read(folder, name) for name in ("status", "params", "results"))
+        status, params, results = (_read(folder, name) for name in RECORD_FILES)
     except (OSError, ValueError, TypeError, RecursionError) as error:
         _log.warning("the record %s is damaged, and counts as none: %r", folder, error)
         return None
-    has_ended = status.get("status") == "complete"
-    return Run(folder, folder.name, params, results, status) if has_ended else None
+    if status.get("status") != "complete":
+        return None
+    return Run(
+        dir=folder,
+        id=folder.name,
+        params=params,
+        results=results,
+        status=status,
+    )
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
-    with open(folder / f"{name}.json", encoding="utf-8", opener=files.opener) as file:  # no pipe
+    # this opener refuses a pipe, which would block
+    with open(folder / f"{name}.json", encoding="utf-8", opener=files.opener) as file:
         return dict(json.load(file))
 
 
 def failed(target: Path) -> Path:
-    """Where a run is kept that should have become ``target`` and did not end."""
+    """Return the folder for a run that should have become ``target`` and did not end."""
     return target.with_name(f"{target.name}.failed")
 
 
 @contextmanager
 def hidden(target: Path) -> Iterator[Path]:
-    """A new folder beside ``target``, for :func:`place`; what is left in it is removed.
+    """Make a new folder next to ``target``, for :func:`place`. Its remaining files are removed.
 
-    GaussMarkError where it, or what is written to it, cannot be kept.
+    GaussMarkError if the folder, or a file in it, cannot be written.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -266,8 +295,8 @@ def hidden(target: Path) -> Iterator[Path]:
 
 
 def place(partial: Path, target: Path, *, replace: bool) -> None:
-    """Renames ``partial`` to ``target``. A complete record that is there stays, unless it is to be
-    replaced.
+    """Rename ``partial`` to ``target``. A complete record that is there already stays, unless it is
+    to be replaced.
     """
     try:
         if replace or load(target) is None:
@@ -280,33 +309,36 @@ def place(partial: Path, target: Path, *, replace: bool) -> None:
 
 
 class Start(NamedTuple):
-    """When something began to run, and the checkout's commit then: it may change meanwhile."""
+    """When a run began, and the checkout's commit at that time: it may change during the run."""
 
     time: datetime
     commit: str | None
 
 
 def start() -> Start:
+    """Return the time and the commit now."""
     return Start(datetime.now(UTC), commit())
 
 
 def circumstances(begun: Start) -> dict[str, Any]:
-    """When something ran that ends now, by which commit and with which versions, and on what kind
-    of machine. No environment variables, host or user names: they may be secrets.
+    """Describe a run that ends now: its times, commit, versions and kind of machine. Environment
+    variables, host and user names are left out: they may be secrets.
     """
     finished = datetime.now(UTC)
+    versions = {"python": platform.python_version()}
+    versions |= {name: version(name) for name in PACKAGES}
     return {
         "started": begun.time.isoformat(timespec="seconds"),
         "finished": finished.isoformat(timespec="seconds"),
         "seconds": round((finished - begun.time).total_seconds(), 1),
-        "versions": {"python": platform.python_version()}
-        | {name: version(name) for name in PACKAGES},
+        "versions": versions,
         "platform": platform.platform(),
         "commit": begun.commit,
     }
 
 
 def version(package: str) -> str | None:
+    """Return the version of an installed package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -314,11 +346,19 @@ def version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The checkout's git commit, with ``-dirty`` if files differ from it. A copy without git takes
-    it from ``GAUSSMARK_COMMIT``; without both it is None.
+    """Return the checkout's git commit, with ``-dirty`` if files differ from it. A copy without git
+    takes the commit from ``GAUSSMARK_COMMIT``; without both, return None.
     """
-    place = [f"--git-dir={files.ROOT / '.git'}", f"--work-tree={files.ROOT}"]
-    command = ["git", *place, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    command = [
+        "git",
+        f"--git-dir={files.ROOT / '.git'}",
+        f"--work-tree={files.ROOT}",
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--exclude=*",  # no tags: the commit itself
+        "--dirty",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):

@@ -93,9 +93,18 @@ def test_a_damaged_record_is_none_and_that_is_told(tmp_path, caplog, name, conte
 
 def test_what_never_was_a_record_is_none_in_silence(tmp_path, caplog):
     assert records.load(tmp_path / "none") is None
+    (tmp_path / "empty" / "figures").mkdir(parents=True)
+    assert records.load(tmp_path / "empty") is None
     status = _complete(tmp_path, "me") / "status.json"
     files.write_json(status, STATUS | {"status": "failed"})
     assert records.load(tmp_path) is None
+    assert caplog.messages == []
+
+
+def test_a_reference_folder_without_a_record_is_not_damaged(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(files, "RUNS", tmp_path)
+    (tmp_path / "reference" / "speed").mkdir(parents=True)
+    assert records.reference("16_speed") is None
     assert caplog.messages == []
 
 
