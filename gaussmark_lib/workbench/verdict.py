@@ -30,8 +30,8 @@ FROZEN = 0.2  # at a lower temperature nearly every token is the most likely tok
 FIELDS = ["verdict", "level", "power", "temperature", "control_p_value", "warnings"]
 UNUSUAL = (
     "This text is unusual for the model. Either it was edited, which weakens the watermark, or it"
-    " is a different kind of text; on some kinds a single key flags most texts. `gaussmark audit`"
-    " measures this for your key and your texts."
+    " is a different kind of text, and a single key can flag more texts of one kind than the level"
+    " says. `gaussmark audit` measures this for your key and your texts."
 )
 PREDICTABLE = (
     "No detection probability can be promised: nearly every token is the one that the model finds"

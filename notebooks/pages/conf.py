@@ -67,6 +67,7 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["percent"] = words.percent
+    environment.filters["short"] = _short
     records = {
         run.id: run for path in sorted(reference.iterdir()) if (run := folder.load(path))
     }
@@ -95,6 +96,15 @@ def _modules() -> list[str]:
 def _claim(run: folder.Run, name: str, **options: bool) -> str:
     (claim,) = [claim for claim in run.results["claims"] if claim["claim"] == name]
     return " ".join(words.estimate(claim, **options))
+
+
+def _short(estimate: dict[str, float], decimals: int = 2) -> str:
+    """Such as ``.92 (.88 to .97)``."""
+    value, low, high = (
+        f"{estimate[name]:.{decimals}f}".replace("0.", ".", 1).replace("-", "−")
+        for name in ("value", "low", "high")
+    )
+    return f"{value} ({low} to {high})"
 
 
 def _fill(app: Any, document: str, source: list[str]) -> None:

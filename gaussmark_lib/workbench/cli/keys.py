@@ -219,8 +219,7 @@ def power(
     texts: Annotated[int, _count("Prompts of each kind.")] = 32,
     tokens: Annotated[int, _count("Tokens of each text written for the prediction.", 8)] = 200,
     scheme: Annotated[
-        Literal["GaussMark", "KGW-1", "KGW-2", "SynthID", "Gumbel-max"],
-        typer.Option(help="The scheme that uses the key."),
+        str, typer.Option(help="The scheme that uses the key, by its registered name.")
     ] = "GaussMark",
     temperature: Annotated[
         float, typer.Option(help="Sampling temperature of the texts, above 0.")

@@ -12,6 +12,10 @@ the h preceding tokens. With the mean m and the variance v of these scores in a 
 up to about N(Tm, Tv). A text is detected if its sum exceeds the threshold that T unwatermarked
 tokens exceed with probability α. The scores vary between keys and tokens as surprisal does: where
 the model is certain, no scheme has a choice.
+
+For any other registered scheme, each fresh key writes a text of T₀ tokens and tests it. The score
+of a text is z = Φ⁻¹(1 − p), which is N(0, 1) without the watermark if the test is exact. Its mean
+is taken to grow like √T. This needs no more of a scheme than that it writes and scores.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +28,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from scipy import optimize
+from scipy import optimize, special
 from scipy.stats import binom, gamma, norm
 from tqdm import tqdm
 
@@ -32,7 +36,7 @@ from gaussmark_lib import divergence, generate, gradients, models, stats, texts
 from gaussmark_lib.beyond import promise, schemes
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.keys import Key
-from gaussmark_lib.scheme import SamplerScheme
+from gaussmark_lib.scheme import SamplerScheme, Scheme
 from gaussmark_lib.weights import Watermark
 from gaussmark_lib.workbench import pairs
 from gaussmark_lib.workbench.cli.audit import N_PROMPT, default_kinds
@@ -40,6 +44,7 @@ from gaussmark_lib.workbench.cli.audit import N_PROMPT, default_kinds
 POWERS = (0.5, 0.9, 0.99)
 LEVELS = (0.05, 0.01, 1e-6)
 LAST = 1e7  # tokens: the longest text in a search
+OURS = "GaussMark"
 
 
 class Sampler(NamedTuple):
@@ -77,6 +82,7 @@ def table(
 
     Raises:
         GaussMarkError: if the temperature is 0, at which no token is drawn.
+        InvalidWatermarkError: if no scheme has this name.
     """
     if temperature == 0:
         raise GaussMarkError(
@@ -84,19 +90,23 @@ def table(
             " little evidence for a prediction"
         )
     shape = top_p, temperature
-    wm = Key.load(key_file).watermark  # refuses an unbound key before the model is loaded
+    key = Key.load(key_file)
+    wm = key.watermark  # refuses an unbound key before the model is loaded
+    tested = schemes.named(wm, key, [scheme])[scheme]
     lm = models.load(model)
     rows = []
     for kind in tqdm(kinds or default_kinds(lm), "predicting", leave=False, disable=None):
         drawn = pairs.draw(lm, kind, n_texts, N_PROMPT)
         n = texts.fit(lm, drawn.prompts, n_tokens)
         if scheme in SAMPLERS:
-            tested = schemes.named(wm, drawn.keys[0], [scheme])[scheme]
             numbers = by_draws(lm, drawn, n, tested, shape)
             reached = partial(by_sum, scheme=scheme)
-        else:
+        elif scheme == OURS:
             numbers, exponent = by_keys(lm, drawn, wm, n, shape)
             reached = partial(by_gradient, n_tokens=n, exponent=exponent)
+        else:
+            numbers = by_texts(lm, drawn, n, tested, shape)
+            reached = partial(by_score, n_tokens=n)
         for level in LEVELS:
             for power in POWERS:
                 tokens_needed = partial(needed, reached, level=level, power=power)
@@ -165,6 +175,32 @@ def by_gradient(
     """Return the power of each text at this length, given the mean of its ψ at ``n_tokens``."""
     means_there = means * (tokens / n_tokens) ** exponent
     return norm.cdf(means_there - stats.threshold(level))
+
+
+def by_texts(
+    lm: models.LM, drawn: pairs.Pairs, n_tokens: int, scheme: Scheme, shape: tuple[float, float]
+) -> Float[np.ndarray, " texts"]:
+    """Return z of each text, where fresh keys write the texts and test them.
+
+    The texts are sampled with (top_p, temperature).
+    """
+    top_p, temperature = shape
+    sampling = {"top_p": top_p, "temperature": temperature, "keys": drawn.keys}
+    marked = scheme.generate(lm.model, drawn.prompts, n_tokens, **sampling)
+    scored = scheme.score(lm.model, drawn.prompts, marked, drawn.keys)
+    log_p = scored["log10_p"].to_numpy() * np.log(10)
+    return -special.ndtri_exp(np.minimum(log_p, np.log(0.999)))  # p = 1 has no finite z
+
+
+def by_score(
+    z: Float[np.ndarray, " texts"], tokens: float, level: float, *, n_tokens: int
+) -> Float[np.ndarray, " texts"]:
+    """Return the power of each text at this length, given z at ``n_tokens``."""
+    # Given its mean, z has the variance 1: shrink to the variance of the means.
+    spread = z - z.mean()
+    of_means = max(0.0, 1 - 1 / (spread.var() or 1.0))
+    means = z.mean() + spread * of_means**0.5
+    return by_gradient(means, tokens, level, n_tokens=n_tokens, exponent=0.5)
 
 
 def by_draws(

@@ -207,3 +207,41 @@ def test_power_is_predicted_by_kind(tmp_path, lm, capsys):
     assert (code, "at temperature 0.5 and top-p 0.9" in " ".join(out.split())) == (0, True)
     code, _, err = answer(capsys, *words, "--temperature", "0")
     assert (code, "expected more than 0" in err) == (cli.REFUSED, True)
+
+
+def test_a_scheme_that_only_writes_and_scores_has_a_power(tmp_path, lm, capsys):
+    file = perturb.bind(lm.model, WM, Key.from_seed(9)).save(tmp_path / "key")
+    words = ["power", "--key", str(file), "--text", "docs", "--texts", "6", "--tokens", "12"]
+    code, out, _ = answer(capsys, *words, "--scheme", "output biases", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    needed = [row["value"] for row in rows[:3]]
+    assert (code, len(rows)) == (0, 9)
+    assert needed == sorted(needed)
+    assert all(row["low"] < row["value"] < row["high"] for row in rows[:3])
+
+
+def test_its_power_at_the_length_of_its_texts_is_the_share_that_is_detected(lm):
+    drawn, fresh = (pairs.draw(lm, "docs", 200, 8, seed=seed) for seed in (0, 1))
+    n, level = 40, 0.05
+    [scheme] = schemes.named(WM, drawn.keys[0], ["output biases"]).values()
+    z = power.by_texts(lm, drawn, n, scheme, (1.0, 1.0))
+    promised = power.by_score(z, n, level, n_tokens=n).mean()
+    marked = scheme.generate(lm.model, fresh.prompts, n, keys=fresh.keys)
+    p = scheme.score(lm.model, fresh.prompts, marked, fresh.keys)["p_value"]
+    assert 0.1 < promised < 0.9, "so that the next line can fail"
+    assert abs((p <= level).mean() - promised) < 0.1
+
+
+def test_p_values_of_0_and_1_have_finite_scores(lm):
+    """Binomial tests give 1; a long text can have a p-value below the smallest number."""
+
+    class Never(schemes.Scheme):
+        def generate(self, model, prompts, n_tokens, **_):
+            return prompts
+
+        def score(self, *_):
+            return pd.DataFrame({"log10_p": [0.0, 0.0, -320.0]})
+
+    z = power.by_texts(lm, pairs.draw(lm, "docs", 3, 8), 12, Never(), (1.0, 1.0))
+    assert np.isfinite(z).all()
+    assert z[2] > 30

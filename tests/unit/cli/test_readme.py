@@ -1,5 +1,5 @@
-"""README.md: its commands and its code run as they are printed there, and what it points to
-exists.
+"""README.md and the page on the shell: their commands and their code run as they are printed there,
+and what the README points to exists.
 """
 
 import re
@@ -16,6 +16,7 @@ from gaussmark_lib.workbench import cli, verdict
 from gaussmark_lib.workbench.runs.parameters import yaml
 
 TEXT = (files.ROOT / "README.md").read_text(encoding="utf-8")
+SHELL = (files.NOTEBOOKS / "pages" / "shell.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -40,7 +41,8 @@ def commands(text: str) -> list[str]:
 
 
 def section(title: str) -> str:
-    return TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    """A section of the page on the shell."""
+    return SHELL.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 def test_its_commands_work_as_printed(place, capsys, typed):
@@ -60,7 +62,7 @@ def test_its_commands_work_as_printed(place, capsys, typed):
                 Path(target).write_text(said)
         return said
 
-    said = [shell(line) for line in commands(section("Write and detect, from a shell"))]
+    said = [shell(line) for line in commands(section("With the embedded model"))]
     starts = [
         "key ",
         " ",
@@ -77,10 +79,7 @@ def test_its_commands_work_as_printed(place, capsys, typed):
     ]
     assert Key.load("my.key").key_id in said[2]
     printed = (
-        section("Write and detect, from a shell")
-        .split("leans towards it),")[1]
-        .strip()
-        .split("\n\n")[0]
+        section("With the embedded model").split("leans towards it),")[1].strip().split("\n\n")[0]
     )
     shape = [re.sub(r"[\d.e-]*\d|above ", "", line).split() for line in (printed, said[2].strip())]
     assert shape[0][:4] == shape[1][:4], "the answer is as printed, up to its numbers"
@@ -95,7 +94,7 @@ def test_its_commands_work_as_printed(place, capsys, typed):
 
 
 def test_its_claims_of_the_level_are_over_keys_and_the_prompts_part_is_said():
-    said = section("Write and detect, from a shell")
+    said = section("With the embedded model")
     assert "one text of twenty" not in said
     assert "one in twenty of all wrong keys" in said
     assert "Without `--prompt` the test stays exact" in said
@@ -124,8 +123,8 @@ def parse(words: list[str]) -> None:
             break
 
 
-PAGES = ["own_model", "joint_law", "public_detector"]
-FILES = ["README.md", "papermill_runs/README.md", "notebooks/README.md"]
+PAGES = ["own_model", "joint_law", "public_detector", "shell"]
+FILES = ["papermill_runs/README.md", "notebooks/README.md"]
 FILES += [f"notebooks/pages/{name}.md" for name in PAGES]
 
 
@@ -145,7 +144,7 @@ def test_every_command_is_one_that_the_parser_takes(tmp_path, monkeypatch, file)
 def test_what_it_points_to_exists():
     for link in re.findall(r"\]\(([^)]+)\)", TEXT):
         assert link.startswith("https://") or (files.ROOT / link).exists(), link
-    for target in re.findall(r"^    make ([a-z-]+)", TEXT, re.MULTILINE):
+    for target in re.findall(r"(?:^    |`)make ([a-z-]+)", TEXT, re.MULTILINE):
         assert re.search(rf"^{target}:", (files.ROOT / "Makefile").read_text(), re.MULTILINE), (
             target
         )
@@ -163,3 +162,15 @@ def test_how_to_cite_it():
     assert all(author["family-names"] in bibtex for author in paper["authors"])
     assert paper["title"] in bibtex.replace("{GaussMark}", "GaussMark")
     assert paper["url"] in bibtex
+
+
+@pytest.mark.parametrize(
+    ("file", "most"), [("README.md", 7_000), ("CHANGELOG.md", 6_000), ("SECURITY.md", 4_500)]
+)
+def test_it_is_short(file, most):
+    assert len((files.ROOT / file).read_text(encoding="utf-8")) <= most
+
+
+def test_the_changes_are_few():
+    text = (files.ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert text.partition("\n## 0.1.0")[0].count("\n- ") <= 20

@@ -9,7 +9,7 @@ import references
 
 from gaussmark_experiments import after_release
 from gaussmark_lib import files
-from gaussmark_lib.workbench import record
+from gaussmark_lib.workbench import record, words
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
 
@@ -57,29 +57,32 @@ def test_the_pooled_tables_are_those_of_the_commits_that_it_names(pooled):
         pd.testing.assert_frame_equal(pooled.table(name), table, check_dtype=False)
 
 
-def test_the_security_page_prints_the_pooled_figures(pooled):
+def test_security_prints_the_pooled_figures(pooled):
     """The page is read where it lies, so its numbers are typed."""
     page = (files.ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    texts, nats, served = (pooled.results[name] for name in ("texts", "nats", "served"))
+    texts, nats = pooled.results["texts"], pooled.results["nats"]
     phrases = [
-        f"rounding to 8 bits leaves {_short(texts['8 bits'])}",
-        f"4 bits {_short(texts['4 bits'])}",
-        f"pruning a half {_short(texts['pruned, 50%'])}",
-        f"merging half and half with the base {_short(texts['half the base'])}",
-        f"halfway to a fine-tuned sibling {_short(texts['halfway to a sibling'])}",
-        f"the mean with three siblings {_short(texts['mean with 3 siblings'])}",
-        f"40 steps of fine-tuning {_short(texts['fine-tuned, 40 steps'])}",
-        f"ψ less that of a wrong key {_short(pooled.results['student'])}",
-        f"(assisted generation) have {_short(served['drafted by the base'])}",
-        f"weights in 8 bits {_short(served['8 bits'])}",
-        f"in float16 {_short(served['float16'])}",
-        f"greedy ones {_short(served['greedy'])}",
-        f"singular values and leaves {_short(texts['shrunk'])}",
+        f"rounding to 4 bits leaves {_short(texts['4 bits'])}",
+        f"singular values leaves {_short(texts['shrunk'])}",
         f"for {_short(nats['shrunk'], 4)} nats per token of human text",
     ]
     assert [phrase for phrase in phrases if phrase not in page] == []
-    least = int(pooled.results["weights"]["a student of its texts"][0])
-    assert f"its weights have ψ {least} or more with each of the 36 keys" in page
+
+
+def test_security_prints_the_worst_keys():
+    page = (files.ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    records = references.records()
+    toy = records["one_key_in_production"]
+    real = records["one_key_in_production_smollm2"]
+    level = records["level_check_smollm2"]
+    worst = toy.results["audit"]["source"]["max ψ"]
+    real_worst = max(
+        real.results["audit"]["source"]["max ψ"], level.results["spread"]["source"]["largest"]
+    )
+    n_keys = real.params["n_keys"] + level.params["n_fixed_keys"]
+    assert f"flags {words.percent(worst, 0)} of 150 files of source code on doclm" in page
+    assert f"({toy.params['n_keys']:,} keys)" in page
+    assert f"{words.percent(real_worst, 0)} on SmolLM2 ({n_keys} keys" in page
 
 
 def test_notebook_14_prints_the_pooled_figures(pooled):
