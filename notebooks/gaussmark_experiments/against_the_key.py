@@ -1,10 +1,10 @@
-"""15: against the key. What does somebody learn, forge, scrub, ask and average who knows the
-scheme, σ, the weight and θ, and not ξ?
+"""15: against the key. What can an attacker learn, forge, scrub, query and average who knows the
+scheme, σ, the weight and θ, but not ξ?
 
 The laws are those of ``attacks.learning``; ψ_0 and all prices are measured on text that the key
 itself writes after the same prompts. Forged text is written at θ + s·ξ̂, scrubbed text at
-θ + ξ − s·ξ̂. With s = 1/√κ the first pays what the key's own text pays, as
-long as few texts taught it, and
+θ + ξ − s·ξ̂. With s = 1/√κ, and as long as few texts taught ξ̂, forged text pays what the key's own
+text pays, and
 
     ψ of the forged text = √κ cos ψ_0,   ψ that scrubbing leaves = (1 − √κ cos) ψ_0
 """
@@ -31,8 +31,13 @@ from gaussmark_lib.beyond.attacks import askers, learning
 from gaussmark_lib.beyond.joint import Public, public
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.workbench.pairs import Pairs, marked_and_plain, means
+from gaussmark_lib.workbench.pairs import (
+    Pairs,
+    marked_and_plain,
+    means,
+)
 
+# Names of texts, laws and rules, as tables and figures show them.
 OWN = "the key's own"
 FORGED = "forged"
 SCRUBBED = "scrubbed"
@@ -42,8 +47,11 @@ PLAIN_LAW = "the plain law"
 INHERITED = "inherited verdicts"
 ALONE = "each text at α"
 PUBLIC = "the public rule"
-N_TRIED = 8  # questions per step of a climb
+RULE = "yes or no"  # how the public rule answers
+N_TRIED = 8  # queries per step of a climb
 LARGE = 58_720_256  # numbers of an 8-billion-parameter model's widest matrix
+FOLDS = 10  # of the jackknife for κ
+EDITED = 0.1  # share of exchanged tokens that the sharper test expects
 
 
 def taught(
@@ -56,68 +64,85 @@ def taught(
     n_tokens: int,
     seed: int,
 ) -> tuple[pd.DataFrame, list[dict[int, Tensor]]]:
-    """What the first n texts of each key say of its noise, for each n of ``ends``: ``weight, key,
-    n, d, kappa, psi`` (κ with its interval), the cosine of ΣG ``measured`` and by the law; and ΣG
-    of each key by n.
+    """Measure what the first n texts of each key reveal of its noise, for each n of ``ends``.
 
-    What the law needs is from ``held``, pairs of other prompts and keys: κ from their
-    plain texts, and ψ = E ψ‖G‖/√E‖G‖² from their marked ones.
+    What the law needs is from ``held``, pairs of other prompts and keys: κ from their plain texts,
+    and ψ = E ψ‖G‖/√E‖G‖² from their marked texts.
+
+    Returns:
+        ``weight, key, n, d, kappa, psi`` (κ with its interval), the cosine of ΣG with the noise
+        ``measured`` and by the law; and ΣG of each key by n.
     """
     marked, plain = marked_and_plain(lm, held, wm, n_tokens, seed)
-    each = list(gradients.gradients(lm.model, held.prompts, plain, wm))
-    kappa = stats.interval(
-        np.arange(held.n),
-        lambda chosen: learning.unevenness([each[i] for i in chosen]),
-        cluster=np.arange(held.n) % 10,  # a jackknife: no text may stand beside itself
-    )
-    each = list(gradients.gradients(lm.model, held.prompts, marked, wm))
-    psis = score.psi(each, wm.on(lm.model), held.keys, paired=True)
-    norms = [g.norm for g in each]
+    kappa = _unevenness(lm, wm, held.prompts, plain)
+    of_marked = list(gradients.gradients(lm.model, held.prompts, marked, wm))
+    psis = score.psi(of_marked, wm.on(lm.model), held.keys, paired=True)
+    norms = [gradient.norm for gradient in of_marked]
     psi = np.mean(psis * norms) / np.sqrt(np.mean(np.square(norms)))
     rows = []
     sums = []
     for i, key in enumerate(keys):
         xi = perturb.noise(lm.model, wm, key)
+        d = xi.numel()
         with perturb.watermarked(lm.model, wm, key):
             texts = generate.sample(lm.model, prompts, n_tokens, seed=seed + i + 1)
         totals = learning.estimates(lm.model, prompts, texts, wm, ends)
-        sums.append(dict(zip(ends, totals, strict=True)))
-        for n, total in sums[-1].items():
-            columns = {
-                "weight": wm.weight,
-                "key": i,
-                "n": n,
-                "d": xi.numel(),
-            }
-            columns |= kappa.row("kappa") | {
-                "psi": psi,
-                MEASURED: learning.cosine(total, xi),
-            }
-            rows.append(columns | {LAW: learning.law(n, psi, xi.numel(), kappa.value)})
+        sums_of_key = dict(zip(ends, totals, strict=True))
+        sums.append(sums_of_key)
+        for n, total in sums_of_key.items():
+            rows.append(
+                {
+                    "weight": wm.weight,
+                    "key": i,
+                    "n": n,
+                    "d": d,
+                    **kappa.row("kappa"),
+                    "psi": psi,
+                    MEASURED: learning.cosine(total, xi),
+                    LAW: learning.law(n, psi, d, kappa.value),
+                }
+            )
     return pd.DataFrame(rows), sums
 
 
+def _unevenness(lm: models.LM, wm: Watermark, prompts: Texts, plain: Texts) -> stats.Estimate:
+    """κ of plain texts, with an interval."""
+    of_plain = list(gradients.gradients(lm.model, prompts, plain, wm))
+    numbers = np.arange(len(of_plain))
+
+    def unevenness(chosen: np.ndarray) -> float:
+        return learning.unevenness([of_plain[i] for i in chosen])
+
+    # a jackknife over folds: a bootstrap would pair a text with itself
+    return stats.interval(numbers, unevenness, cluster=numbers % FOLDS)
+
+
 def drawn_on(learnt: pd.DataFrame) -> pd.DataFrame:
-    """The laws up to ten million texts, at one weight's d and at ``LARGE``, and the mean cosines of
-    its keys: ``texts, what, value``.
+    """Extend the laws to ten million texts, at one weight's d and at ``LARGE``, and add the mean
+    cosines of its keys: ``texts, what, value``.
     """
     facts = learnt.iloc[0]
-    laws = {
+    laws = {  # name → (d, κ)
         PLAIN_LAW: (facts["d"], 1.0),
         LAW: (facts["d"], facts["kappa"]),
+        f"{LAW}, {LARGE / 1e6:.0f} M numbers": (
+            LARGE,
+            facts["kappa"],
+        ),
     }
-    laws[f"{LAW}, {LARGE / 1e6:.0f} M numbers"] = LARGE, facts["kappa"]
-    rows = [
-        {
-            "texts": float(n),
-            "what": what,
-            "value": learning.law(n, facts["psi"], *of),
-        }
-        for what, of in laws.items()
-        for n in {*learnt["n"], *10 ** np.arange(2, 8)}
-    ]
+    counts = {*learnt["n"], *10 ** np.arange(2, 8)}
+    rows = []
+    for what, (d, kappa) in laws.items():
+        for n in counts:
+            value = learning.law(n, facts["psi"], d, kappa)
+            rows.append({"texts": float(n), "what": what, "value": value})
     measured = learnt.assign(texts=learnt["n"], what=MEASURED)
-    return pd.concat([pd.DataFrame(rows), means(measured, ["texts", "what"], MEASURED)])
+    return pd.concat(
+        [
+            pd.DataFrame(rows),
+            means(measured, ["texts", "what"], MEASURED),
+        ]
+    )
 
 
 def attacked(
@@ -129,37 +154,44 @@ def attacked(
     n_tokens: int,
     seed: int,
 ) -> pd.DataFrame:
-    """Text of the model at θ + a given noise, one row per prompt: ``psi``, the mean under these
-    keys but the last, which has no part in the noise (``wrong``); ``sharper``, the same by the test
-    that expects a tenth of the tokens to be edited; ``nats`` of price; and the ``prompt``.
+    """Write text with the model at θ + a given noise, and test it under these keys. The noise does
+    not depend on the last key.
+
+    Returns:
+        One row per prompt: ``psi``, the mean under all keys but the last; ``wrong``, ψ under the
+        last; ``sharper``, as ``psi``, by the test that expects a tenth of the tokens to be edited;
+        ``nats`` of price; and the ``prompt``.
     """
     texts, nats = learning.sample_with_noise(lm.model, prompts, wm, noise, n_tokens, seed=seed)
-    weighings = [channel.weights(lm.model, exchanged) for exchanged in (0.0, 0.1)]
+    weighings = [channel.weights(lm.model, exchanged) for exchanged in (0.0, EDITED)]
     scores = score.score(lm.model, prompts, texts, wm, keys, token_weights=weighings)
-    # (texts, weighings, keys)
-    found = scores["psi"].to_numpy().reshape(len(texts), len(weighings), len(keys))
-    psi, sharper = found[..., :-1].mean(2).T
+    shape = (len(texts), len(weighings), len(keys))
+    psi = scores["psi"].to_numpy().reshape(shape)
     columns = {
-        "psi": psi,
-        "sharper": sharper,
-        "wrong": found[:, 0, -1],
+        "psi": psi[:, 0, :-1].mean(1),
+        "sharper": psi[:, 1, :-1].mean(1),
+        "wrong": psi[:, 0, -1],
         "nats": nats,
+        "prompt": range(len(prompts)),
     }
-    return pd.DataFrame(columns | {"prompt": range(len(prompts))})
+    return pd.DataFrame(columns)
 
 
 def shares(used: pd.DataFrame, what: str, columns: Mapping[str, str]) -> pd.DataFrame:
-    """Columns of forged or scrubbed text, each under a name, divided by those of the key's own text
-    after the same prompts: ``texts`` (that taught it), ``of`` (the name), ``value, low, high, n``
-    of prompts.
+    """Divide columns of forged or scrubbed text, each under a name, by those of the key's own text
+    after the same prompts.
+
+    Returns:
+        ``texts`` (that taught the noise), ``of`` (the name), ``value, low, high, n`` of prompts.
     """
-    own = used[used["what"] == OWN]
-    several = used[used["what"] == what].groupby("n")
-    return pd.DataFrame(
-        {"texts": n, "of": name} | stats.ratio(rows[column], own[column], own["prompt"]).row()
-        for name, column in columns.items()
-        for n, rows in several
-    )
+    by_key = used[used["what"] == OWN]
+    by_n = used[used["what"] == what].groupby("n")
+    rows = []
+    for name, column in columns.items():
+        for n, of_n in by_n:
+            share = stats.ratio(of_n[column], by_key[column], by_key["prompt"])
+            rows.append({"texts": n, "of": name, **share.row()})
+    return pd.DataFrame(rows)
 
 
 def climbs(
@@ -172,43 +204,68 @@ def climbs(
     seed: int,
     given: tuple[Texts, Sequence[int], int],
 ) -> pd.DataFrame:
-    """Each pair's human text, edited by an asker whom its key answers with numbers, by the public
-    rule, or, the control, not at all; or whom nobody answers, and who has n marked texts and climbs
-    along their ΣG. ``answers, psi`` and ``accused``: whether the rule said yes, of who does not ask
-    it on the way to the last text alone.
+    """Let an attacker edit each pair's human text until it scores high under the pair's key.
 
-    ``given``: prompts of the marked texts, each n, ascending, and the tokens of a text.
+    The key answers the attacker's queries with numbers, by the public rule, or (the control) not at
+    all. Without answers, an attacker may also have n marked texts, and climb along their ΣG.
+
+    Args:
+        given: prompts of the marked texts, each n, ascending, and the tokens of a text.
+
+    Returns:
+        ``answers, psi`` and ``accused``: whether the rule said yes on the way to the last text. To
+        an attacker who does not ask the rule, it answers for the last text alone.
     """
-    prompts, n_held, n_tokens = given
+    prompts, counts, n_tokens = given
     rows = []
     for i, (prompt, ids, key) in enumerate(zip(pairs.prompts, human, pairs.keys, strict=True)):
-        state = Public(None, level, {})
-
-        def psi(texts, prompt=prompt, key=key, xis=None):
-            asked = [prompt] * len(texts), texts
-            return score.score(lm.model, *asked, wm, [key], xis=xis)["psi"].tolist()
-
-        def answer(texts, state=state, psi=psi):
-            asked = zip(texts, norm.sf(psi(texts)), strict=True)
-            return [state.answer(str(y), public.runs(y), p) for y, p in asked]
-
         with perturb.watermarked(lm.model, wm, key):
-            marked = generate.sample(lm.model, prompts[: max(n_held)], n_tokens, seed=seed)
-        sums = learning.estimates(lm.model, prompts, marked, wm, n_held)
-        each = {
+            marked = generate.sample(lm.model, prompts[: max(counts)], n_tokens, seed=seed)
+        sums = learning.estimates(lm.model, prompts, marked, wm, counts)
+        psi = partial(_psi, lm, wm, key, prompt)
+        answers = {
             "ψ": psi,
-            "yes or no": answer,
-            "none": lambda y: [0.0] * len(y),
+            RULE: partial(_by_rule, Public(None, level, {}), psi),
+            "none": _no_answers,
         }
-        for n, total in zip(n_held, sums, strict=True):
-            each[f"none, {n} marked"] = partial(psi, xis=total[None])
-        for name, ask in each.items():
+        for n, total in zip(counts, sums, strict=True):
+            answers[f"none, {n} marked"] = partial(psi, xis=total[None])  # ψ along ΣG
+        for name, ask in answers.items():
             rng = np.random.default_rng([seed, i])
             last, best = askers.climbed(ask, ids, n_steps, N_TRIED, rng)
-            [found] = psi([last])
-            yes = best > 0 if ask is answer else norm.sf(found) <= public.level_of(1, level)
-            rows.append((name, found, yes))
+            [last_psi] = psi([last])
+            if name == RULE:
+                is_accused = best > 0  # the best answer was a yes
+            else:
+                is_accused = norm.sf(last_psi) <= public.level_of(1, level)
+            rows.append((name, last_psi, is_accused))
     return pd.DataFrame(rows, columns=["answers", "psi", "accused"])
+
+
+def _psi(
+    lm: models.LM,
+    wm: Watermark,
+    key: Key,
+    prompt: Sequence[int],
+    texts: Texts,
+    xis: Tensor | None = None,
+) -> list[float]:
+    """ψ of texts after one prompt, under the key or under the noises ``xis``."""
+    prompts = [prompt] * len(texts)
+    scores = score.score(lm.model, prompts, texts, wm, [key], xis=xis)
+    return scores["psi"].tolist()
+
+
+def _by_rule(state: Public, psi: Callable[[Texts], list[float]], texts: Texts) -> list:
+    """The public rule's answers; the state counts the queries."""
+    p_values = norm.sf(psi(texts))
+    return [
+        state.answer(str(ids), public.runs(ids), p) for ids, p in zip(texts, p_values, strict=True)
+    ]
+
+
+def _no_answers(texts: Texts) -> list[float]:
+    return [0.0] * len(texts)
 
 
 def verdicts(
@@ -217,29 +274,35 @@ def verdicts(
     level: float,
     inherited: Callable[..., np.ndarray] = np.any,
 ) -> pd.DataFrame:
-    """Whether the last of the texts is called detected after the others were asked, and whether any
-    is, and whether the last is as a first question: ``rule, last, any, first``, a row per rule and
-    key. Verdicts are inherited as suits the asker: ``np.any`` of them frames, ``np.all`` washes.
+    """Tell what each rule answers if a text is asked about after other texts.
+
+    Verdicts are inherited as suits the attacker: ``np.any`` of them frames, ``np.all`` clears a
+    marked text.
+
+    Returns:
+        A row per rule and key: ``rule``; ``last``, whether the last of the texts is called detected
+        after the others were asked about; ``any``, whether any text is; and ``first``, whether the
+        last is as a first query.
     """
-    hit = psi >= stats.threshold(level)
-    yes = askers.answered(texts, psi, level)
+    is_high = psi >= stats.threshold(level)
+    by_rule = askers.answered(texts, psi, level)
     first = psi[:, -1] >= stats.threshold(public.level_of(1, level))
-    of_rule = {
-        INHERITED: (inherited(hit, 1), hit),
-        ALONE: (hit[:, -1], hit),
+    # rule → (verdict on the last text, verdicts on all texts)
+    verdicts_of = {
+        INHERITED: (inherited(is_high, 1), is_high),
+        ALONE: (is_high[:, -1], is_high),
+        PUBLIC: (by_rule[:, -1], by_rule),
     }
-    of_rule |= {PUBLIC: (yes[:, -1], yes)}
-    return pd.concat(
-        pd.DataFrame(
-            {
-                "rule": rule,
-                "last": last,
-                "any": each.any(1),
-                "first": first,
-            }
-        )
-        for rule, (last, each) in of_rule.items()
-    )
+    tables = []
+    for rule, (last, is_detected) in verdicts_of.items():
+        columns = {
+            "rule": rule,
+            "last": last,
+            "any": is_detected.any(1),
+            "first": first,
+        }
+        tables.append(pd.DataFrame(columns))
+    return pd.concat(tables)
 
 
 def by_key(
@@ -247,18 +310,18 @@ def by_key(
     files: Sequence[str],
     levels: Sequence[float],
 ) -> tuple[pd.DataFrame, Float[np.ndarray, " n"]]:
-    """Which share of further texts of a kind a key accuses, by its z₀, from the cosines of human
-    texts alone: ``z0, level, value, low, high, n``, with intervals over the texts' files; and k.
+    """Predict the share of further texts of a kind that a key accuses, by its z₀, from the cosines
+    of human texts alone.
+
+    Returns:
+        ``z0, level, value, low, high, n``, with intervals over the texts' files; and k.
     """
     k = askers.loadings(K)
-    rows = [
-        {"z0": z0, "level": f"{level:g}"}
-        | stats.interval(
-            askers.one_key(stats.threshold(level), k, z0),
-            cluster=files,
-            share=True,
-        ).row()
-        for level in levels
-        for z0 in range(-3, 4)
-    ]
+    rows = []
+    for level in levels:
+        tau = stats.threshold(level)
+        for z0 in range(-3, 4):
+            chances = askers.one_key(tau, k, z0)  # of each text
+            share = stats.interval(chances, cluster=files, share=True)
+            rows.append({"z0": z0, "level": f"{level:g}", **share.row()})
     return pd.DataFrame(rows), k

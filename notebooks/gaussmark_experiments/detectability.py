@@ -33,29 +33,34 @@ ENTROPY = "entropy of the base model at temperature 1, nats"
 
 
 def detection_rates(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
-    """The share of each kind of text that is called watermarked, and of marked text the share that
-    plain text predicts, the mean of Φ(σ‖G‖ − τ): ``n_tokens, level, kind, value, low, high, n``.
+    """Return the share of each kind of text that is called watermarked, and of marked text the
+    share that plain text predicts, the mean of Φ(σ‖G‖ − τ): ``n_tokens, level, kind, value, low,
+    high, n``.
     """
     rows = []
     for (n_tokens, kind), texts in table.groupby(["n_tokens", "kind"], sort=False):
         for level in LEVELS:
             tau = stats.threshold(level)
             where = {"n_tokens": n_tokens, "level": f"level {level}"}
-            rows.append(where | {"kind": kind} | stats.interval(texts["psi"] >= tau).row())
+            detected = stats.interval(texts["psi"] >= tau)
+            rows.append({**where, "kind": kind, **detected.row()})
             if kind == PLAIN:
+                # plain text predicts the power on marked text after the same prompt
                 predicted = stats.interval(norm.cdf(sigma * texts["grad_norm"] - tau))
-                rows.append(where | {"kind": "predicted"} | predicted.row())
+                rows.append({**where, "kind": "predicted", **predicted.row()})
     return pd.DataFrame(rows)
 
 
 def power_gap(table: pd.DataFrame, sigma: float) -> stats.Estimate:
-    """Measured less predicted power at level 0.05: a pair's hit (1 or 0) less Φ(σ‖G‖ − τ) of its
-    plain text, mean over the lengths.
+    """Subtract predicted from measured power at level 0.05: from a pair's hit (1 or 0) Φ(σ‖G‖ − τ)
+    of its plain text, mean over the lengths.
     """
     pairs = _side_by_side(table)
     tau = stats.threshold(0.05)
+    hits = pairs["psi", OWN] >= tau
     predicted = norm.cdf(sigma * pairs["grad_norm", PLAIN] - tau)
-    return stats.interval(((pairs["psi", OWN] >= tau) - predicted).groupby("prompt").mean())
+    gaps = hits - predicted  # a row per pair and length
+    return stats.interval(gaps.groupby("prompt").mean())
 
 
 def _side_by_side(table: pd.DataFrame) -> pd.DataFrame:
@@ -65,7 +70,7 @@ def _side_by_side(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_prediction(table: pd.DataFrame, sigma: float) -> stats.Estimate:
-    """Mean ψ of marked texts divided by the mean σ‖G‖ of the plain texts after the same prompts.
+    """Divide mean ψ of marked texts by the mean σ‖G‖ of the plain texts after the same prompts.
     Each pair counts with its mean over the lengths; pairs are resampled.
     """
     pairs = _side_by_side(table).groupby("prompt").mean()
@@ -80,9 +85,9 @@ def without_prompts(
     wm: Watermark,
     **options,
 ) -> pd.DataFrame:
-    """``score.score``'s table, with ``prompt`` and ``kind``, of marked and plain texts under the
-    keys of their pairs, tested by somebody who does not know the prompts. Options are ``lengths,
-    dtype``.
+    """Test marked and plain texts under the keys of their pairs, as a detector does that does not
+    know the prompts: the table of ``score.score`` with ``prompt`` and ``kind``. Options are
+    ``lengths, dtype``.
     """
     responses = [*marked, *plain]
     unknown = [lm.unknown_prompt() for _ in responses]
@@ -95,58 +100,69 @@ def without_prompts(
         paired=True,
         **options,
     )
-    kind, pair = np.divmod(table["text"], pairs.n)
+    kind, pair = np.divmod(table["text"], pairs.n)  # the marked texts come first
     return table.assign(prompt=pair, kind=np.array([OWN, PLAIN])[kind])
 
 
 def share_kept(unknown: pd.DataFrame, known: pd.DataFrame) -> stats.Estimate:
-    """Mean ψ of marked texts whose prompt is unknown, divided by their mean ψ where it is known.
+    """Divide mean ψ of marked texts whose prompt is unknown by their mean ψ with a known prompt.
     Each pair counts with its mean over the lengths; pairs are resampled.
     """
-    psi = [
-        table[table["kind"] == OWN].groupby("prompt")["psi"].mean() for table in (unknown, known)
-    ]
-    return stats.ratio(*psi)
+    return stats.ratio(_psi_of_prompts(unknown), _psi_of_prompts(known))
+
+
+def _psi_of_prompts(table: pd.DataFrame) -> pd.Series:
+    """Mean ψ of each prompt's marked text over the lengths."""
+    marked = table[table["kind"] == OWN]
+    return marked.groupby("prompt")["psi"].mean()
 
 
 def by_length(known: pd.DataFrame, unknown: pd.DataFrame, sigma: float) -> pd.DataFrame:
-    """For ``panels``: :func:`over_prediction` and :func:`share_kept` at each length."""
+    """Return :func:`over_prediction` and :func:`share_kept` at each length, for ``panels``."""
     rows = []
     for n_tokens in sorted(known["n_tokens"].unique()):
-        of_known, of_unknown = (table[table["n_tokens"] == n_tokens] for table in (known, unknown))
+        of_known = known[known["n_tokens"] == n_tokens]
+        of_unknown = unknown[unknown["n_tokens"] == n_tokens]
         ratios = {
             "ψ ÷ σ‖G‖": over_prediction(of_known, sigma),
             "ψ, prompt unknown ÷ known": share_kept(of_unknown, of_known),
         }
-        rows += [{"n_tokens": n_tokens, "ratio": name} | r.row() for name, r in ratios.items()]
+        for name, ratio in ratios.items():
+            rows.append({"n_tokens": n_tokens, "ratio": name, **ratio.row()})
     return pd.DataFrame(rows)
 
 
 def spread_of_norms(norms: pd.DataFrame) -> stats.Estimate:
-    """The largest ‖G‖ among the answers to a prompt divided by the smallest, mean over prompts."""
+    """Divide the largest ‖G‖ among the answers to a prompt by the smallest, mean over prompts."""
     of_prompts = norms.groupby("prompt")["grad_norm"]
     return stats.mean(of_prompts.max() / of_prompts.min())
 
 
 def areas(table: pd.DataFrame) -> pd.DataFrame:
-    """Area under the ROC at each length: ``n_tokens, value, low, high, n``."""
+    """Return the area under the ROC at each length: ``n_tokens, value, low, high, n``."""
     rows = []
     for n_tokens, texts in table.groupby("n_tokens"):
-        psi = texts.pivot(index="prompt", columns="kind", values="psi")[[OWN, PLAIN]].dropna()
-        area = stats.interval(psi, auc, share=True)
-        rows.append({"n_tokens": n_tokens} | area.row())
+        psi = texts.pivot(index="prompt", columns="kind", values="psi")
+        pairs = psi[[OWN, PLAIN]].dropna()
+        area = stats.interval(pairs, auc, share=True)
+        rows.append({"n_tokens": n_tokens, **area.row()})
     return pd.DataFrame(rows)
 
 
 def auc(psi: pd.DataFrame) -> float:
-    """The chance that a marked text's ψ exceeds a plain one's, of any two."""
-    return np.greater.outer(psi[OWN].to_numpy(), psi[PLAIN].to_numpy()).mean()
+    """Return the probability that ψ of a marked text exceeds ψ of a plain text, over all pairs of
+    texts.
+    """
+    marked = psi[OWN].to_numpy()
+    plain = psi[PLAIN].to_numpy()
+    return np.greater.outer(marked, plain).mean()
 
 
 def norm_per_token(plain: pd.DataFrame) -> float:
-    """The slope of ‖G‖² against the length, by least squares through zero."""
+    """Return the slope of ‖G‖² against the length, by least squares through zero."""
     lengths = plain["n_tokens"]
-    return (plain["grad_norm"] ** 2 * lengths).sum() / (lengths**2).sum()
+    squares = plain["grad_norm"] ** 2
+    return (squares * lengths).sum() / (lengths**2).sum()
 
 
 def token_gradients(
@@ -157,16 +173,22 @@ def token_gradients(
     every: int,
     **options,
 ) -> pd.DataFrame:
-    """‖∇ log p(v_t | x, v_<t)‖ of every ``every``-th token alone: ``text, position, grad_norm,
-    entropy`` (nats, before it). Options are ``dtype`` of ``gradients.norms``.
+    """Return ‖∇ log p(v_t | x, v_<t)‖ of every ``every``-th token alone: ``text, position,
+    grad_norm, entropy`` (nats, before the token). Options are ``dtype`` of ``gradients.norms``.
     """
     entropies = likelihood.entropies(lm.model, prompts, responses)
-    rows = [(i, t) for i, y in enumerate(responses) for t in range(0, len(y), every)]
-    before = [[*prompts[i], *responses[i][:t]] for i, t in rows]
-    single = [[responses[i][t]] for i, t in rows]
-    norms = gradients.norms(lm.model, before, single, [weight], **options)["grad_norm"]
-    table = pd.DataFrame(rows, columns=["text", "position"])
-    return table.assign(grad_norm=norms, entropy=[entropies[i][t] for i, t in rows])
+    rows = []
+    prefixes = []
+    single = []
+    for i, response in enumerate(responses):
+        for t in range(0, len(response), every):
+            rows.append((i, t, entropies[i][t]))
+            prefixes.append([*prompts[i], *response[:t]])  # the token's prompt
+            single.append([response[t]])
+    norms = gradients.norms(lm.model, prefixes, single, [weight], **options)
+    table = pd.DataFrame(rows, columns=["text", "position", "entropy"])
+    table.insert(2, "grad_norm", norms["grad_norm"])
+    return table
 
 
 def by_temperature(
@@ -177,37 +199,47 @@ def by_temperature(
     n_tokens: int,
     **options,
 ) -> pd.DataFrame:
-    """Marked texts sampled more and less freely, with the same random numbers: the table, and the
-    options, of ``pairs.under_own_keys`` with ``temperature`` and ``entropy``, the mean over the
-    text (nats; of the base model at temperature 1: how much freedom it sees there).
+    """Sample marked texts at several temperatures, with the same random numbers, and test them.
+
+    Returns:
+        The table of ``pairs.under_own_keys`` with ``temperature`` and ``entropy``, the mean over
+        the text (nats; of the base model at temperature 1: how much freedom it sees there). Options
+        are those of ``pairs.under_own_keys``.
     """
     tables = []
     for temperature in temperatures:
-        options["temperature"] = temperature
-        texts, scores = under_own_keys(lm, pairs, [wm], n_tokens, **options)
+        texts, scores = under_own_keys(
+            lm, pairs, [wm], n_tokens, temperature=temperature, **options
+        )
         entropy = [nats.mean() for nats in likelihood.entropies(lm.model, pairs.prompts, texts)]
         tables.append(scores.assign(temperature=temperature, entropy=entropy))
     return pd.concat(tables, ignore_index=True)
 
 
 def gain(table: pd.DataFrame) -> stats.Estimate:
-    """ψ at the highest temperature less ψ at the lowest, of the same pair."""
+    """Subtract ψ at the lowest temperature from ψ at the highest, of the same pair."""
     psi = table.pivot(index="text", columns="temperature", values="psi")
     return stats.interval(psi[psi.columns.max()] - psi[psi.columns.min()])
 
 
 def rank_correlation(table: pd.DataFrame) -> float:
-    """Spearman's, of a table's two columns; NaN where one is constant."""
+    """Correlate a table's two columns (Spearman). The value is NaN if a column is constant."""
     return table.corr("spearman").iloc[0, 1]
 
 
 def draw_p(table: pd.DataFrame, caption: str) -> Figure:
-    """A thin line per text, p against its length, and the medians of marked and plain text."""
+    """Draw p against the length: a thin line per text, and the medians of marked and plain text."""
     figure, axes = plt.subplots()
-    for kind, label in ((PLAIN, "plain"), (OWN, "watermarked, own key")):
-        p = table[table["kind"] == kind].pivot(index="n_tokens", columns="text", values="p_value")
+    for kind, label in (
+        (PLAIN, "plain"),
+        (OWN, "watermarked, own key"),
+    ):
+        of_kind = table[table["kind"] == kind]
+        p = of_kind.pivot(index="n_tokens", columns="text", values="p_value")
         colour = style.look(kind)["color"]
-        axes.plot(p.iloc[:, :25], color=colour, alpha=0.25, linewidth=0.7)
+        axes.plot(
+            p.iloc[:, :25], color=colour, alpha=0.25, linewidth=0.7
+        )  # few enough to tell apart
         axes.plot(
             p.median(axis=1),
             "o-",
@@ -231,7 +263,7 @@ def draw_p(table: pd.DataFrame, caption: str) -> Figure:
 
 
 def draw_power(detection: pd.DataFrame, caption: str) -> Figure:
-    """:func:`detection_rates` against the length, a panel per level."""
+    """Draw :func:`detection_rates` against the length, a panel per level."""
     return panels(
         detection,
         "n_tokens",
@@ -247,12 +279,13 @@ def draw_power(detection: pd.DataFrame, caption: str) -> Figure:
 
 
 def draw_roc(table: pd.DataFrame, aucs: pd.DataFrame, caption: str) -> Figure:
-    """The ROC at each length, with its area."""
+    """Draw the ROC at each length, with its area."""
     figure, axes = plt.subplots(figsize=(6.5, 4.5))
     colours = sns.color_palette("viridis", len(aucs))  # dark to light: short to long
     for colour, row in zip(colours, aucs.itertuples(), strict=True):
-        texts = table[table["n_tokens"] == row.n_tokens].set_index("kind")["psi"].loc[[PLAIN, OWN]]
-        fpr, tpr, _ = roc_curve(texts.index == OWN, texts)
+        of_length = table[table["n_tokens"] == row.n_tokens]
+        psi = of_length.set_index("kind")["psi"].loc[[PLAIN, OWN]]
+        fpr, tpr, _ = roc_curve(psi.index == OWN, psi)
         label = f"{row.n_tokens} tokens: area {row.value:.2f} ({row.low:.2f} to {row.high:.2f})"
         axes.step(fpr, tpr, where="post", color=colour, label=label)
     axes.plot([0, 1], [0, 1], **style.DOTTED)
@@ -260,11 +293,11 @@ def draw_roc(table: pd.DataFrame, aucs: pd.DataFrame, caption: str) -> Figure:
         xlabel="plain texts called watermarked",
         ylabel="watermarked texts detected",
     )
-    return style.caption(figure, caption, "What do all thresholds together give?")
+    return style.caption(figure, caption, "What does each threshold detect?")
 
 
 def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
-    """‖G‖² of each plain text against its length, with the line through zero."""
+    """Draw ‖G‖² of each plain text against its length, with the line through zero."""
     figure, axes = plt.subplots()
     squares = plain["grad_norm"] ** 2
     axes.scatter(
@@ -282,13 +315,23 @@ def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
         label="mean",
     )
     grid = np.array([0, plain["n_tokens"].max()])
-    axes.plot(grid, slope * grid, **style.DASHED, label=f"{slope:.3g} per token")
-    axes.set(xlabel=style.TOKENS, ylabel="‖G‖²", xlim=(0, None), ylim=(0, None))
+    axes.plot(
+        grid,
+        slope * grid,
+        **style.DASHED,
+        label=f"{slope:.3g} per token",
+    )
+    axes.set(
+        xlabel=style.TOKENS,
+        ylabel="‖G‖²",
+        xlim=(0, None),
+        ylim=(0, None),
+    )
     return style.caption(figure, caption, "Does ‖G‖² grow like the length?")
 
 
 def draw_tokens(tokens: pd.DataFrame, caption: str) -> Figure:
-    """‖∇ log p‖ of single tokens by the entropy before them."""
+    """Draw ‖∇ log p‖ of single tokens by the entropy before them."""
     figure, axes = plt.subplots()
     axes.scatter(
         tokens["entropy"],
@@ -297,8 +340,8 @@ def draw_tokens(tokens: pd.DataFrame, caption: str) -> Figure:
         alpha=0.25,
         color=style.PLAIN,
     )
-    bins = tokens.groupby(pd.qcut(tokens["entropy"], BINS, duplicates="drop"), observed=True)
-    means = bins[["entropy", "grad_norm"]].mean()
+    quantiles = pd.qcut(tokens["entropy"], BINS, duplicates="drop")
+    means = tokens.groupby(quantiles, observed=True)[["entropy", "grad_norm"]].mean()
     axes.plot(
         *means.to_numpy().T,
         "o-",
@@ -306,11 +349,15 @@ def draw_tokens(tokens: pd.DataFrame, caption: str) -> Figure:
         label="mean of a sixth of the tokens",
     )
     axes.set(xlabel=ENTROPY, ylabel="‖∇ log p‖ of one token")
-    return style.caption(figure, caption, "Does a free choice have the longer gradient?")
+    return style.caption(
+        figure,
+        caption,
+        "Is the gradient longer where the model is less sure?",
+    )
 
 
 def draw_texts(texts: pd.DataFrame, caption: str) -> Figure:
-    """ψ of texts by their mean entropy, a colour per temperature."""
+    """Draw ψ of texts by their mean entropy, a colour per temperature."""
     figure, axes = plt.subplots()
     sns.scatterplot(
         texts,

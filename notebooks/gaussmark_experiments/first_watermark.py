@@ -1,4 +1,4 @@
-"""00_first_watermark: a blind game, and one picture that carries three notebooks."""
+"""00_first_watermark: a blind game, and the picture that three notebooks build on."""
 
 from collections.abc import Sequence
 from html import escape
@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
@@ -29,7 +30,7 @@ from gaussmark_lib.workbench.pairs import (
 from gaussmark_lib.workbench.plots import show, style
 from gaussmark_lib.workbench.runs import folder
 
-LETTERS = "ABCDEF"
+LETTERS = "ABCDEF"  # names of the game's texts
 MEASURED = "measured"
 PREDICTED = "predicted"
 
@@ -51,16 +52,20 @@ def play(
     seed: int = 0,
     **sampling,
 ) -> Game:
-    """Continues six prompts; the model carries the key's noise for three of them, drawn by lot."""
-    is_marked = np.random.default_rng(seed).permutation([True] * 3 + [False] * 3).tolist()
+    """Continue six prompts. The model carries the key's noise for three of them, at random."""
+    rng = np.random.default_rng(seed)
+    is_marked = rng.permutation([True] * 3 + [False] * 3).tolist()
     marks = [(wm, key) if marked else None for marked in is_marked]
+    # fewer prompts are used again
     prompts = [prompts[i % len(prompts)] for i in range(len(marks))]
     texts = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed, **sampling)
     return Game(prompts, texts, is_marked)
 
 
 def revealed(lm: models.LM, game: Game, wm: perturb.Watermark, key: perturb.Key) -> HTML:
-    """Each text's p-value, and its tokens in colour: orange leans to the key, blue away from it."""
+    """Show each text's p-value, and its tokens in colour: orange leans towards the key, blue away
+    from it.
+    """
     cards = {}
     for letter, prompt, text, marked in zip(LETTERS, *game, strict=True):
         tokens = evidence.per_token(lm.model, prompt, text, wm, key)
@@ -72,6 +77,7 @@ def revealed(lm: models.LM, game: Game, wm: perturb.Watermark, key: perturb.Key)
 
 
 def _coloured(pieces: pd.DataFrame) -> str:
+    """HTML of a text's pieces, each on the colour of its evidence."""
     full = 3 / len(pieces) ** 0.5  # evidence with the full colour: three times an equal share's
     spans = ""
     for piece in pieces.itertuples():
@@ -89,20 +95,20 @@ def cloud(
     wm: perturb.Watermark,
     keys: Sequence[perturb.Key],
 ) -> pd.DataFrame:
-    """Where each key's noise lies as seen from a marked text of the game, in units of σ: ``along``
-    its gradient G, which is ψ, and ``across``, along another text's gradient without its part in G.
+    """Return where each key's noise lies as seen from a marked text of the game, in units of σ:
+    ``along`` its gradient G, which is ψ, and ``across``, along another text's gradient without its
+    part in G.
     """
-    marked = game.is_marked.index(True)
-    plain = game.is_marked.index(False)
-    prompts, texts = ([row[i] for i in (marked, plain)] for row in (game.prompts, game.texts))
-    gradients = sorted(
-        score.gradients(lm.model, prompts, texts, wm),
-        key=lambda g: g.text,
-    )
-    along, other = score.psi(gradients, wm.on(lm.model), keys)
-    first, second = (gradient.unit() for gradient in gradients)
-    cosine = float(first @ second)
-    across = (other - cosine * along) / (1 - cosine**2) ** 0.5
+    numbers = (game.is_marked.index(True), game.is_marked.index(False))
+    prompts = [game.prompts[i] for i in numbers]
+    texts = [game.texts[i] for i in numbers]
+    unordered = score.gradients(lm.model, prompts, texts, wm)
+    gradients = sorted(unordered, key=lambda gradient: gradient.text)
+    along, on_plain = score.psi(gradients, wm.on(lm.model), keys)
+    marked_unit, plain_unit = (gradient.unit() for gradient in gradients)
+    cosine = float(marked_unit @ plain_unit)
+    # Gram and Schmidt: without the part along G, and of unit length again
+    across = (on_plain - cosine * along) / (1 - cosine**2) ** 0.5
     return pd.DataFrame({"along": along, "across": across})
 
 
@@ -112,70 +118,116 @@ def growth(
     wm: perturb.Watermark,
     keys: Sequence[perturb.Key],
 ) -> pd.DataFrame:
-    """ψ of that text's first n tokens under each key, for more and more n (``score``'s table)."""
+    """Return ψ of that text's first n tokens under each key, for twenty n: the table of
+    ``score``.
+    """
     i = game.is_marked.index(True)
-    n = len(game.texts[i])
-    lengths = sorted({max(1, round(n * part / 20)) for part in range(1, 21)})
+    n_tokens = len(game.texts[i])
+    lengths = {max(1, round(n_tokens * part / 20)) for part in range(1, 21)}
     return score.score(
         lm.model,
         [game.prompts[i]],
         [game.texts[i]],
         wm,
         list(keys),
-        lengths=lengths,
+        lengths=sorted(lengths),
     )
 
 
-def draw_picture(cloud: pd.DataFrame, growth: pd.DataFrame, level: float, caption: str) -> Figure:
-    """G as an arrow among the noises of many keys, their projections on it, and ψ as the text
-    grows; the first key is the one that wrote.
+def draw_picture(
+    cloud: pd.DataFrame,
+    growth: pd.DataFrame,
+    level: float,
+    caption: str,
+) -> Figure:
+    """Draw G as an arrow among the noises of many keys, their projections on G, and ψ as the text
+    grows. The first key is the key that wrote the text.
     """
-    right = {"color": style.WATERMARKED}
-    wrong = {"color": style.WRONG_KEY}
-    tau = stats.threshold(level)
-    own = cloud.iloc[0]
-    figure, (left, middle, grown) = plt.subplots(1, 3, figsize=(12.4, 4.3))
-    left.scatter(cloud["along"][1:], cloud["across"][1:], s=6, alpha=0.5, **wrong)
-    left.scatter(own["along"], own["across"], s=140, marker="*", zorder=3, **right)
+    figure, (plane, projections, grown) = plt.subplots(1, 3, figsize=(12.4, 4.3))
+    _draw_plane(plane, cloud)
+    _draw_projections(projections, cloud, level)
+    _draw_growth(grown, growth, level)
+    return style.caption(figure, caption)
+
+
+def _draw_plane(axes: Axes, cloud: pd.DataFrame) -> None:
+    writer = cloud.iloc[0]
+    unrelated = cloud.iloc[1:]
+    axes.scatter(
+        unrelated["along"],
+        unrelated["across"],
+        s=6,
+        alpha=0.5,
+        color=style.WRONG_KEY,
+    )
+    axes.scatter(
+        writer["along"],
+        writer["across"],
+        s=140,
+        marker="*",
+        zorder=3,  # above the cloud
+        color=style.WATERMARKED,
+    )
     arrow = {"arrowstyle": "-|>", "lw": 3, "color": "black"}
-    left.annotate("", (3, 0), (0, 0), arrowprops=arrow, zorder=4)
-    left.text(3.1, 0.25, "G", weight="bold")
-    left.set(
+    axes.annotate("", (3, 0), (0, 0), arrowprops=arrow, zorder=4)
+    axes.text(3.1, 0.25, "G", weight="bold")
+    axes.set(
         xlabel="along G, in σ",
         ylabel="along a direction at right angles to G, in σ",
+        title="One dot per key: its noise ξ",
     )
-    left.set(title="One dot per key: its noise ξ")
-    middle.hist(cloud["along"][1:], bins=25, density=True, alpha=0.5, **wrong)
-    style.normal_density(middle, high=max(4.0, own["along"] + 0.5))
-    middle.plot(
-        own["along"],
+
+
+def _draw_projections(axes: Axes, cloud: pd.DataFrame, level: float) -> None:
+    writers_psi = cloud["along"].iloc[0]
+    axes.hist(
+        cloud["along"][1:],
+        bins=25,
+        density=True,
+        alpha=0.5,
+        color=style.WRONG_KEY,
+    )
+    style.normal_density(axes, high=max(4.0, writers_psi + 0.5))
+    axes.plot(
+        writers_psi,
         0,
         "*",
         markersize=14,
-        clip_on=False,
+        clip_on=False,  # the star lies on the axis
         label=OWN,
-        **right,
+        color=style.WATERMARKED,
     )
-    middle.axvline(tau, **style.DASHED, label=f"level {level:g}")
-    middle.set(
+    axes.axvline(stats.threshold(level), **style.DASHED, label=f"level {level:g}")
+    axes.set(
         xlabel="ψ = the projection on G, in σ",
         title="Their shadows on G",
         yticks=[],
     )
+
+
+def _draw_growth(axes: Axes, growth: pd.DataFrame, level: float) -> None:
+    labels = {
+        0: OWN,
+        1: "other keys",
+    }  # the legend has an entry for all other keys
     for number, (_, rows) in enumerate(growth.groupby("key_id", sort=False)):
-        look = (
-            right | {"lw": 2.5, "zorder": 3} if number == 0 else wrong | {"lw": 0.8, "alpha": 0.6}
+        if number == 0:
+            look = {"color": style.WATERMARKED, "lw": 2.5, "zorder": 3}
+        else:
+            look = {"color": style.WRONG_KEY, "lw": 0.8, "alpha": 0.6}
+        axes.plot(
+            rows["n_tokens"],
+            rows["psi"],
+            label=labels.get(number),
+            **look,
         )
-        label = {0: OWN, 1: "other keys"}.get(number)
-        grown.plot(rows["n_tokens"], rows["psi"], label=label, **look)
-    grown.axhline(tau, **style.DASHED)
-    grown.set(xlabel="tokens of the text", ylabel="ψ", title="Token by token")
-    return style.caption(figure, caption)
+    axes.axhline(stats.threshold(level), **style.DASHED)
+    axes.set(xlabel="tokens of the text", ylabel="ψ", title="Token by token")
 
 
 def draw_tested(table: pd.DataFrame, level: float, caption: str) -> Figure:
-    """ψ of each text as a point below the N(0, 1) that holds without a watermark, one row per kind
-    (columns ``psi, kind``).
+    """Draw ψ of each text as a point below the N(0, 1) that holds without a watermark, one row per
+    kind (columns ``psi, kind``).
     """
     figure, axes = plt.subplots()
     grid = np.linspace(-4, max(4.5, table["psi"].max() + 0.5), 400)
@@ -193,9 +245,14 @@ def draw_tested(table: pd.DataFrame, level: float, caption: str) -> Figure:
     kinds = list(table["kind"].unique())
     for row, kind in enumerate(kinds, 1):
         psi = table.loc[table["kind"] == kind, "psi"]
-        look = style.look(kind) | {"s": 22, "alpha": 0.8}
-        label = f"{kind} (mean {psi.mean():.2f})"
-        axes.scatter(psi, np.full(len(psi), -0.04 * row), label=label, **look)
+        axes.scatter(
+            psi,
+            np.full(len(psi), -0.04 * row),  # below the axis
+            label=f"{kind} (mean {psi.mean():.2f})",
+            s=22,
+            alpha=0.8,
+            **style.look(kind),
+        )
     bottom = -0.04 * (len(kinds) + 1.2)
     axes.set(
         xlabel="ψ (standard deviations)",
@@ -220,26 +277,29 @@ def turned(
     n_tokens: int,
     **options,
 ) -> pd.DataFrame:
-    """For ``panels``: mean ψ of marked texts at each σ that predicts a wanted ψ from the ‖G‖ of
-    plain texts (``predicted, sigma, curve, value, low, high, n``), and the prediction. Options are
-    those of ``pairs.under_own_keys``.
+    """Measure mean ψ of marked texts at each σ that predicts a wanted ψ from the ‖G‖ of plain
+    texts. Options are those of ``pairs.under_own_keys``.
+
+    Returns:
+        For ``panels``: ``predicted, sigma, curve, value, low, high, n``, measured and predicted.
     """
     wms = [perturb.Watermark(weight, stats.sigma_for_psi(norms, psi)) for psi in wanted]
     _, table = under_own_keys(lm, pairs, wms, n_tokens, **options)
     rows = []
     for psi, (sigma, texts) in zip(wanted, table.groupby("sigma", sort=False), strict=True):
         point = {"predicted": psi, "sigma": sigma}
-        rows.append(point | {"curve": MEASURED} | stats.interval(texts["psi"]).row())
-        rows.append(point | {"curve": PREDICTED, "value": psi})
+        measured = stats.interval(texts["psi"])
+        rows.append({**point, "curve": MEASURED, **measured.row()})
+        rows.append({**point, "curve": PREDICTED, "value": psi})
     return pd.DataFrame(rows)
 
 
 def same_everywhere(lm: models.LM) -> pd.DataFrame:
-    """ψ of the first sixteen pairs' token ids in the record of this notebook, computed here and as
-    recorded: ``kind, here, recorded``. The embedded model scores them, whatever ``lm`` is.
+    """Compare ψ of the first sixteen pairs' token ids in the record of this notebook, computed here
+    and as recorded: ``kind, here, recorded``. The embedded model scores them, whatever ``lm`` is.
     """
     is_doclm = lm.name == "doclm" and str(lm.model.dtype) == "torch.float32"
-    model = (lm if is_doclm else models.load("doclm")).model
+    embedded = lm if is_doclm else models.load("doclm")
     run = folder.load(files.RUNS / "reference" / "first_watermark")
     texts = run.table("texts").head(16)
     wm = perturb.Watermark(run.results["weight"], run.results["sigma"])
@@ -247,10 +307,12 @@ def same_everywhere(lm: models.LM) -> pd.DataFrame:
     prompts = texts["prompt"].tolist()
     tables = []
     for kind in ("watermarked", "plain"):
-        scores = score.score(model, prompts, texts[kind].tolist(), wm, keys, paired=True)
+        responses = texts[kind].tolist()
+        scores = score.score(embedded.model, prompts, responses, wm, keys, paired=True)
         columns = {
+            "kind": kind,
             "here": scores["psi"],
             "recorded": texts[f"psi_{kind}"],
         }
-        tables.append(pd.DataFrame({"kind": kind} | columns))
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)

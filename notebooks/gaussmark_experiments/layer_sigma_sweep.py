@@ -1,9 +1,9 @@
-"""04: the map of a model: what each weight at each σ is worth and costs, measured; and the same map
+"""04: the map of a model: what each weight at each σ detects and costs, measured; and the same map
 predicted from one gradient pass.
 
 The paper measures every cell of its heat maps over layer and σ². In the linear regime the mean of ψ
 is σ·mean‖G‖, with ‖G‖ of plain text, for every weight from the same backward pass. Where the two
-maps differ, linearity ends. A cell is one weight and one σ. All cells have the same pairs of a
+maps differ, linearity ends. A cell is one weight at one σ. All cells have the same pairs of a
 prompt and a key: rows of one cell are independent, and a mean over cells is clustered by pair.
 
 To first order the carrier of a watermark cancels: whatever the weight, a mean ψ costs the model's
@@ -46,6 +46,7 @@ from gaussmark_lib.workbench.plots import style
 LINEAR = 4.0  # the predicted ψ up to which a cell counts as linear, chosen beforehand
 PASS = 12  # rows of a forward pass whose logits are kept: a multiple of most numbers of σ
 MOST_PILOT = 48  # texts of the pilot: their number is limited
+# Names of quantities and outcomes, as tables and figures show them.
 EFFICIENCY = "own text: ψ² ÷ (2T · price)"
 HUMAN = "human text: change of cross-entropy ÷ (ψ²/2T)"
 DIFFERENT = "different"
@@ -54,13 +55,13 @@ OPEN = "n too small to say"
 
 
 def one_per_kind(weights: Sequence[str]) -> list[str]:
-    """Of each kind of matrix (:func:`matrix_kind`) the middle one."""
+    """Return the middle matrix of each kind (:func:`matrix_kind`)."""
     kinds = pd.Series(weights).groupby([matrix_kind(name) for name in weights], sort=False)
     return [names.iloc[len(names) // 2] for _, names in kinds]
 
 
 def output_head(model: PreTrainedModel) -> list[str]:
-    """The output head's matrix, where it is one of its own and not that of the input embeddings."""
+    """Return the output head's matrix if it is not that of the input embeddings."""
     head = model.get_output_embeddings()
     return [
         name
@@ -70,23 +71,36 @@ def output_head(model: PreTrainedModel) -> list[str]:
 
 
 def matrix_kind(weight: str) -> str:
-    """``down_proj`` for ``model.layers.4.mlp.down_proj.weight``."""
+    """Return ``down_proj`` for ``model.layers.4.mlp.down_proj.weight``."""
     return weight.removesuffix(".weight").split(".")[-1]
 
 
 def short(weight: str) -> str:
-    """
+    """Shorten the name of a weight to its block and kind.
+
     >>> short("model.layers.4.mlp.down_proj.weight"), short("lm_head.weight")
     ('4.down_proj', 'lm_head')
     """
-    return ".".join(filter(None, (block(weight), matrix_kind(weight))))
+    parts = (block(weight), matrix_kind(weight))
+    return ".".join(filter(None, parts))  # the output head has no block
 
 
-def pilot(lm: models.LM, kind: str | Path, n: int, prompt_tokens: int) -> list[list[int]]:
-    """The prompts on whose plain continuations σ is solved, at most ``MOST_PILOT``: of documents
-    that no measurement uses.
+def pilot(
+    lm: models.LM,
+    kind: str | Path,
+    n: int,
+    prompt_tokens: int,
+) -> list[list[int]]:
+    """Return the prompts on whose plain continuations σ is solved, at most ``MOST_PILOT``, from
+    documents that no measurement uses.
     """
-    return texts.prompts(lm, kind, min(n, MOST_PILOT), prompt_tokens, split="pilot")
+    return texts.prompts(
+        lm,
+        kind,
+        min(n, MOST_PILOT),
+        prompt_tokens,
+        split="pilot",
+    )
 
 
 def norms(
@@ -99,50 +113,54 @@ def norms(
     dtype: str | None = None,
     **sampling,
 ) -> pd.DataFrame:
-    """‖G‖ of plain continuations of the prompts for all weights, from one gradient pass:
-    ``gradients.norms``'s table.
+    """Return ‖G‖ of plain continuations of the prompts for all weights, from one gradient pass: the
+    table of ``gradients.norms``.
     """
     plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
     return gradients.norms(lm.model, prompts, plain, weights, dtype=dtype)
 
 
 def sigmas_for(norms: pd.DataFrame, psis: Sequence[float]) -> list[float]:
-    """The σ, to two digits, at which the weight of median mean ‖G‖ has these predicted ψ."""
+    """Return the σ, to two digits, at which the weight of median mean ‖G‖ predicts these ψ."""
     middle = norms.groupby("weight")["grad_norm"].mean().median()
     return [float(f"{psi / middle:.2g}") for psi in psis]
 
 
 def predicted(norms: pd.DataFrame, sigmas: Sequence[float]) -> pd.DataFrame:
-    """The map from plain text alone: ``weight, sigma, predicted_psi`` (σ·mean‖G‖), one row per
-    cell.
+    """Return the map that plain text predicts: ``weight, sigma, predicted_psi`` (σ·mean‖G‖), one
+    row per cell.
     """
-    means = norms.groupby("weight", sort=False)["grad_norm"].mean()
+    mean_norms = norms.groupby("weight", sort=False)["grad_norm"].mean()
     rows = [
-        (weight, sigma, sigma * means[weight]) for weight, sigma in product(means.index, sigmas)
+        (weight, sigma, sigma * mean_norm)
+        for (weight, mean_norm), sigma in product(mean_norms.items(), sigmas)
     ]
     return pd.DataFrame(rows, columns=["weight", "sigma", "predicted_psi"])
 
 
 def at_equal_psi(norms: pd.DataFrame, psis: Sequence[float]) -> pd.DataFrame:
-    """The cells of :func:`predicted` at a σ of each weight's own, to three digits, at which it has
-    these predicted ψ.
+    """Return the cells of :func:`predicted` at these predicted ψ: each weight has a σ of its own,
+    to three digits.
     """
-    means = norms.groupby("weight", sort=False)["grad_norm"].mean()
-    cells = [
-        (weight, float(f"{psi / mean:.3g}"), mean)
-        for (weight, mean), psi in product(means.items(), psis)
-    ]
-    table = pd.DataFrame(cells, columns=["weight", "sigma", "mean"])
-    return table.assign(predicted_psi=table["sigma"] * table.pop("mean"))
+    mean_norms = norms.groupby("weight", sort=False)["grad_norm"].mean()
+    rows = []
+    for (weight, mean_norm), psi in product(mean_norms.items(), psis):
+        sigma = float(f"{psi / mean_norm:.3g}")
+        rows.append((weight, sigma, sigma * mean_norm))  # ψ as predicted after rounding
+    return pd.DataFrame(rows, columns=["weight", "sigma", "predicted_psi"])
 
 
 def rows_of(cells: pd.DataFrame, n: int) -> pd.DataFrame:
-    """One row for each cell and each of n pairs, ``weight, sigma, prompt`` (the pair's number) and
-    ``stream`` (of random numbers: the same for all weights). Rows of one noise stand together, so
-    that it is drawn once.
+    """Return one row for each cell and each of n pairs: ``weight, sigma, prompt`` (the pair's
+    number) and ``stream`` (of random numbers: the same for all weights). Rows of one noise stand
+    together, so that it is drawn once.
     """
-    number = cells.groupby("weight", sort=False)
-    numbered = cells[["weight", "sigma"]].assign(cell=number.cumcount(), place=number.ngroup())
+    by_weight = cells.groupby("weight", sort=False)
+    # cell: the number of the σ at its weight; place: the number of the weight
+    numbered = cells[["weight", "sigma"]].assign(
+        cell=by_weight.cumcount(),
+        place=by_weight.ngroup(),
+    )
     rows = numbered.merge(pd.DataFrame({"prompt": range(n)}), how="cross")
     rows["stream"] = n * rows["cell"] + rows["prompt"]
     rows = rows.sort_values(["place", "prompt", "cell"], ignore_index=True)
@@ -150,8 +168,13 @@ def rows_of(cells: pd.DataFrame, n: int) -> pd.DataFrame:
 
 
 def marks_of(rows: pd.DataFrame, keys: Sequence[Key]) -> list[generate.Mark]:
-    """The watermark and the key of each of these rows."""
-    cells = zip(rows["weight"], rows["sigma"], rows["prompt"], strict=True)
+    """Return the watermark and the key of each of these rows."""
+    cells = zip(
+        rows["weight"],
+        rows["sigma"],
+        rows["prompt"],
+        strict=True,
+    )
     return [(Watermark(weight, sigma), keys[pair]) for weight, sigma, pair in cells]
 
 
@@ -165,8 +188,8 @@ def measured(
     dtype: str | None = None,
     **sampling,
 ) -> tuple[list[list[int]], pd.DataFrame]:
-    """Writes every pair's text in every cell, as many as possible in one batch, and tests it with
-    its own key.
+    """Write every pair's text in every cell, as many as possible in one batch, and test it with its
+    own key.
 
     Returns:
         The texts, and :func:`rows_of` with the columns of ``score.score``. ``text`` is the number
@@ -201,21 +224,37 @@ def measured(
 
 
 def own_prices(
-    lm: models.LM, pairs: Pairs, written: pd.DataFrame, responses: Texts
+    lm: models.LM,
+    pairs: Pairs,
+    written: pd.DataFrame,
+    responses: Texts,
 ) -> Float[np.ndarray, " texts"]:
-    """Σ_t KL(p_{θ+ξ} ‖ p_θ) of each text of :func:`measured`, nats per text."""
+    """Return Σ_t KL(p_{θ+ξ} ‖ p_θ) of each text of :func:`measured`, nats per text."""
     prompts = [pairs.prompts[pair] for pair in written["prompt"]]
     marks = marks_of(written, pairs.keys)
-    return divergence.per_text(lm.model, prompts, responses, marks=marks, batch_size=PASS)
+    return divergence.per_text(
+        lm.model,
+        prompts,
+        responses,
+        marks=marks,
+        batch_size=PASS,
+    )
 
 
-def detected(prediction: pd.DataFrame, written: pd.DataFrame, level: float) -> pd.DataFrame:
-    """One row per cell: the columns of :func:`predicted`, and ``psi, tpr`` with ``_low, _high``."""
+def detected(
+    prediction: pd.DataFrame,
+    written: pd.DataFrame,
+    level: float,
+) -> pd.DataFrame:
+    """Return one row per cell: the columns of :func:`predicted`, and ``psi, tpr`` with ``_low,
+    _high``.
+    """
     rows = []
     for (weight, sigma), cell in written.groupby(["weight", "sigma"], sort=False):
         tpr = stats.tpr(cell["psi"], level)
-        estimates = stats.interval(cell["psi"]).row("psi") | tpr.row("tpr")
-        rows.append({"weight": weight, "sigma": sigma, "n": tpr.n} | estimates)
+        psi = stats.interval(cell["psi"])
+        where = {"weight": weight, "sigma": sigma, "n": tpr.n}
+        rows.append(where | psi.row("psi") | tpr.row("tpr"))
     return prediction.merge(pd.DataFrame(rows), on=["weight", "sigma"])
 
 
@@ -225,22 +264,32 @@ def ratio(
     least: float = 0.0,
     most: float = LINEAR,
 ) -> stats.Estimate:
-    """Measured over predicted ψ, mean over the cells with a predicted ψ in this range, clustered by
-    pair; NaN without such cells.
+    """Divide measured by predicted ψ, mean over the cells with a predicted ψ in this range,
+    clustered by pair. The value is NaN without such cells.
     """
     rows = _within(written, cells, least, most)
     return _mean_of_pairs(rows["psi"] / rows["predicted_psi"], rows["prompt"])
 
 
-def price_ratio(written: pd.DataFrame, cells: pd.DataFrame, most: float = LINEAR) -> stats.Estimate:
-    """The column ``price`` over that of the law, ½ψ² nats per text with the predicted ψ: otherwise
-    as :func:`ratio`.
+def price_ratio(
+    written: pd.DataFrame,
+    cells: pd.DataFrame,
+    most: float = LINEAR,
+) -> stats.Estimate:
+    """Divide the column ``price`` by the law's price, ½ψ² nats per text with the predicted ψ.
+    Otherwise as :func:`ratio`.
     """
     rows = _within(written, cells, 0.0, most)
-    return _mean_of_pairs(rows["price"] / (rows["predicted_psi"] ** 2 / 2), rows["prompt"])
+    law = rows["predicted_psi"] ** 2 / 2
+    return _mean_of_pairs(rows["price"] / law, rows["prompt"])
 
 
-def _within(written: pd.DataFrame, cells: pd.DataFrame, least: float, most: float) -> pd.DataFrame:
+def _within(
+    written: pd.DataFrame,
+    cells: pd.DataFrame,
+    least: float,
+    most: float,
+) -> pd.DataFrame:
     """The rows in cells with a predicted ψ in this range, with it."""
     # a σ solved for the bound has it up to its rounding
     wanted = cells.loc[cells["predicted_psi"].between(0.99 * least, 1.01 * most)]
@@ -251,6 +300,7 @@ def _within(written: pd.DataFrame, cells: pd.DataFrame, least: float, most: floa
 
 
 def _mean_of_pairs(values: pd.Series, pair: pd.Series) -> stats.Estimate:
+    """The mean with an interval that clusters by pair: a pair has a row in several cells."""
     if values.empty:
         return stats.Estimate(np.nan, np.nan, np.nan, 0)
     return stats.interval(values, cluster=pair)
@@ -264,7 +314,7 @@ def cost(
     *,
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """What human text pays, in nats per token: passage i under key i.
+    """Measure what human text pays, in nats per token: passage i under key i.
 
     Returns:
         One row per cell and passage: ``weight, sigma, passage``, the cross-entropies ``base`` and
@@ -274,15 +324,17 @@ def cost(
     """
     rows = rows_of(cells, len(passages)).drop(columns="stream")
     keys = [pairs.keys[i % pairs.n] for i in range(len(passages))]
-    placed = [*tokens.Reader(lm.model).pairs([[]] * len(passages), passages).values()]
-    nats = []
+    no_prompts = [[]] * len(passages)
+    placed = [*tokens.Reader(lm.model).pairs(no_prompts, passages).values()]
     marks = marks_of(rows, keys)
+    nats = []  # of each row
     with torch.no_grad(), evaluating(lm.model):
         for batch, marked in generate.in_batches(lm.model, len(rows), PASS, marks):
             of_batch = [placed[i] for i in rows["prompt"][batch]]
             with marked:
                 log_p, number = likelihood.token_log_p(lm.model, of_batch)
-            nats += (-log_p.double().sum(1) / (number > 0).sum(1)).tolist()
+            n_tokens = (number > 0).sum(1)
+            nats += (-log_p.double().sum(1) / n_tokens).tolist()
     base = likelihood.cross_entropy(lm.model, passages)
     linear = _linear(lm, passages, keys, cells["weight"].unique(), dtype)
     rows = rows.assign(base=base[rows["prompt"]], watermarked=nats)
@@ -299,61 +351,66 @@ def _linear(
     dtype: str | None,
 ) -> pd.DataFrame:
     """−⟨ξ, G⟩/T at σ = 1 of each passage under its own key: ``weight, prompt, linear``."""
+    no_prompts = [[]] * len(passages)
     tables = []
     for weight in weights:
         wm = Watermark(weight, 1.0)
-        empty = [[]] * len(passages)
-        scores = score.score(lm.model, empty, passages, wm, keys, paired=True, dtype=dtype)
-        linear = -scores["psi"] * scores["grad_norm"] / scores["n_tokens"]
-        tables.append(
-            pd.DataFrame(
-                {
-                    "weight": weight,
-                    "prompt": scores["text"],
-                    "linear": linear,
-                }
-            )
+        scores = score.score(
+            lm.model,
+            no_prompts,
+            passages,
+            wm,
+            keys,
+            paired=True,
+            dtype=dtype,
         )
+        columns = {
+            "weight": weight,
+            "prompt": scores["text"],
+            "linear": -scores["psi"] * scores["grad_norm"] / scores["n_tokens"],
+        }
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
 
 def priced(cost: pd.DataFrame, margin: float) -> pd.DataFrame:
-    """One row per cell of :func:`cost`: ``delta, delta_low, delta_high`` (:func:`changes`), and
-    ``outcome``: ``DIFFERENT`` if the interval does not contain 0, ``EQUAL`` if all of it lies
+    """Return one row per cell of :func:`cost`: ``delta, delta_low, delta_high`` (of
+    :func:`changes`), and ``outcome``.
+
+    The outcome is ``DIFFERENT`` if the interval does not contain 0, ``EQUAL`` if all of it lies
     within ± the margin, else ``OPEN``.
     """
     change = cost.assign(change=changes(cost))
     cells = means(change, ["weight", "sigma"], "change")
     is_different = (cells["low"] > 0) | (cells["high"] < 0)
     is_equal = (-margin <= cells["low"]) & (cells["high"] <= margin)
+    # the first that holds: a small difference is a difference
     cells["outcome"] = np.select([is_different, is_equal], [DIFFERENT, EQUAL], OPEN)
-    return cells.rename(
-        columns={
-            "value": "delta",
-            "low": "delta_low",
-            "high": "delta_high",
-        }
-    )
+    names = {
+        "value": "delta",
+        "low": "delta_low",
+        "high": "delta_high",
+    }
+    return cells.rename(columns=names)
 
 
 def changes(cost: pd.DataFrame) -> pd.Series:
-    """What a passage pays for the watermark: watermarked less base, without the linear part."""
+    """Return what a passage pays: watermarked less base, without the linear part."""
     return cost["watermarked"] - cost["base"] - cost["linear"]
 
 
 def prices(written: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
-    """What the model's own text pays in each cell, nats per token: ``weight, sigma, price,
+    """Return what the model's own text pays in each cell, nats per token: ``weight, sigma, price,
     price_low, price_high``.
     """
-    each = written.assign(price=written["price"] / n_tokens)
-    cells = means(each, ["weight", "sigma"], "price").drop(columns="n")
-    return cells.rename(
-        columns={
-            "value": "price",
-            "low": "price_low",
-            "high": "price_high",
-        }
-    )
+    per_token = written.assign(price=written["price"] / n_tokens)
+    cells = means(per_token, ["weight", "sigma"], "price").drop(columns="n")
+    names = {
+        "value": "price",
+        "low": "price_low",
+        "high": "price_high",
+    }
+    return cells.rename(columns=names)
 
 
 def solved(
@@ -365,18 +422,20 @@ def solved(
     level: float,
     **options,
 ) -> pd.DataFrame:
-    """σ of each weight for a wanted power, from its ``norms``, and the share detected there of new
-    pairs: ``weight, sigma, value, low, high, n``. Options are those of :func:`measured`.
+    """Solve σ of each weight for a wanted power, from its ``norms``, and measure the share detected
+    there on new pairs: ``weight, sigma, value, low, high, n``. Options are those of
+    :func:`measured`.
     """
     by_weight = norms.groupby("weight")["grad_norm"]
     sigmas = [
         stats.sigma_for_power(by_weight.get_group(weight), power, level) for weight in weights
     ]
     cells = pd.DataFrame({"weight": weights, "sigma": sigmas})
-    _, there = measured(lm, pairs, cells, **options)
-    shares = [
-        stats.tpr(there.loc[there["weight"] == weight, "psi"], level).row() for weight in weights
-    ]
+    _, at_sigma = measured(lm, pairs, cells, **options)
+    shares = []
+    for weight in weights:
+        psi = at_sigma.loc[at_sigma["weight"] == weight, "psi"]
+        shares.append(stats.tpr(psi, level).row())
     return pd.concat([cells, pd.DataFrame(shares)], axis=1)
 
 
@@ -389,8 +448,11 @@ def far_out(
     level: float,
     **options,
 ) -> tuple[pd.DataFrame, dict[str, stats.Estimate]]:
-    """Each weight at the σ of these predicted ψ: the rows of :func:`detected`, and by weight the
-    mean ψ at the largest σ less that at the smallest. Options are those of :func:`measured`.
+    """Measure each weight at the σ of these predicted ψ. Options are those of :func:`measured`.
+
+    Returns:
+        The rows of :func:`detected`, and by weight the mean ψ at the largest σ less that at the
+        smallest.
     """
     cells = at_equal_psi(norms[norms["weight"].isin(weights)], sorted(psis))
     _, noisy = measured(lm, pairs, cells, **options)
@@ -407,20 +469,34 @@ def carriers(
     cost: pd.DataFrame,
     n_tokens: int,
 ) -> pd.DataFrame:
-    """What each carrier gives and takes at equal price, one row per weight and ``quantity``.
+    """Compare what the carriers give and take at equal price, one row per weight and ``quantity``.
 
     Returns:
         ``weight, quantity, value, low, high, n``. ``EFFICIENCY`` is ψ² over 2·price, summed over
         the weight's cells with a predicted ψ up to ``LINEAR``; the square of a mean of n numbers is
         freed of its bias s²/n. ``HUMAN`` is the change of human text's cross-entropy at
-        ``LINEAR``, over what the law says of the model's own text. The law is 1 for ``EFFICIENCY``.
+        ``LINEAR``, divided by what the law says of the model's own text. By the law, ``EFFICIENCY``
+        is 1.
     """
     rows = []
     for weight, table in _own(written, cells).items():
         estimate = stats.interval(table, efficiency)
-        rows.append({"weight": weight, "quantity": EFFICIENCY} | estimate.row())
+        rows.append(
+            {
+                "weight": weight,
+                "quantity": EFFICIENCY,
+                **estimate.row(),
+            }
+        )
     for weight, ratios in human_ratios(cost, cells, n_tokens).items():
-        rows.append({"weight": weight, "quantity": HUMAN} | stats.interval(ratios).row())
+        estimate = stats.interval(ratios)
+        rows.append(
+            {
+                "weight": weight,
+                "quantity": HUMAN,
+                **estimate.row(),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -428,18 +504,28 @@ def _own(
     written: pd.DataFrame, cells: pd.DataFrame
 ) -> dict[str, Float[np.ndarray, "pairs cells 2"]]:
     """By weight, ψ and price of each pair in the linear cells."""
+    linear = _within(written, cells, 0.0, LINEAR)
     tables = {}
-    for weight, rows in _within(written, cells, 0.0, LINEAR).groupby("weight", sort=False):
-        both = [
-            rows.pivot(index="prompt", columns="sigma", values=column).to_numpy()
-            for column in ("psi", "price")
+    for weight, rows in linear.groupby("weight", sort=False):
+        by_cell = rows.pivot(
+            index="prompt",
+            columns="sigma",
+            values=["psi", "price"],
+        )
+        psi_and_price = [
+            by_cell["psi"].to_numpy(),
+            by_cell["price"].to_numpy(),
         ]
-        tables[weight] = np.stack(both, axis=-1)
+        tables[weight] = np.stack(psi_and_price, axis=-1)
     return tables
 
 
-def efficiency(table: Float[np.ndarray, "pairs cells 2"]) -> float:
-    """Σ ψ² ÷ Σ 2·price over cells, from each pair's ψ and price (nats per text); 1 by the law."""
+def efficiency(
+    table: Float[np.ndarray, "pairs cells 2"],
+) -> float:
+    """Return Σ ψ² ÷ Σ 2·price over cells, from each pair's ψ and price (nats per text). By the law
+    it is 1.
+    """
     psi = table[..., 0]
     price = table[..., 1]
     squares = psi.mean(0) ** 2 - psi.var(0, ddof=1) / len(psi)  # E mean² is larger by the variance
@@ -447,8 +533,8 @@ def efficiency(table: Float[np.ndarray, "pairs cells 2"]) -> float:
 
 
 def human_ratios(cost: pd.DataFrame, cells: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
-    """A column per weight, a row per passage: its change of cross-entropy at the σ whose predicted
-    ψ is nearest ``LINEAR``, over ψ²/(2T) with that ψ.
+    """Divide a passage's change of cross-entropy by ψ²/(2T), at the σ of each weight whose
+    predicted ψ is nearest to ``LINEAR``: a column per weight, a row per passage.
     """
     distance = np.log(cells["predicted_psi"] / LINEAR).abs()
     nearest = cells.loc[distance.groupby(cells["weight"], sort=False).idxmin()]
@@ -461,15 +547,17 @@ def human_ratios(cost: pd.DataFrame, cells: pd.DataFrame, n_tokens: int) -> pd.D
 def largest_over_smallest(
     ratios: Float[np.ndarray, "passages weights"],
 ) -> float:
-    """Of the columns' means; 100 where the smallest is less than 1% of the largest, or negative."""
+    """Divide the largest mean of a column by the smallest. The ratio is 100 if the smallest is less
+    than 1% of the largest, or negative.
+    """
     means = np.mean(ratios, axis=0)
     return float(means.max() / max(means.min(), means.max() / 100))
 
 
 def spread(written: pd.DataFrame, cells: pd.DataFrame) -> stats.Estimate:
-    """The standard deviation of :func:`efficiency` between carriers, as a share of its mean, and
-    without the noise of few pairs (:func:`between`). The noise is that of each carrier's deviation
-    from the mean of all, by the jackknife over pairs: what all carriers have in common cancels.
+    """Return the standard deviation of :func:`efficiency` between carriers, as a share of its mean,
+    and without the noise of few pairs (:func:`between`). The noise is that of each carrier's
+    deviation from the mean of all, by the jackknife over pairs: what all carriers share cancels.
     """
     tables = [*_own(written, cells).values()]
     if len(tables) < 2 or len(tables[0]) < 3:
@@ -490,12 +578,12 @@ def between(
     errors: Float[np.ndarray, " k"],
     confidence: float = 0.95,
 ) -> stats.Estimate:
-    """The standard deviation τ of k independent quantities, from an estimate of each with its
-    standard error e: value ~ N(μ, τ² + e²).
+    """Estimate the standard deviation τ of k independent quantities, from an estimate of each
+    quantity with its standard error e: value ~ N(μ, τ² + e²).
 
     Q(τ²) = Σ (value − μ̂)²/(τ² + e²) is χ² with k − 1 degrees of freedom, and falls in τ². The
     estimate solves Q(τ²) = k − 1 (Paule and Mandel). The ends of the interval solve Q(τ²) = c for
-    the quantiles c of χ² (Viechtbauer 2007). τ is 0 where Q(0) is smaller already.
+    the quantiles c of χ² (Viechtbauer 2007). τ is 0 if Q(0) is smaller already.
 
     >>> print(between(np.array([1.0, 2.0, 4.0]), np.zeros(3) + 1e-9))
     1.53 (0.795 to 9.6), n = 3
@@ -519,48 +607,69 @@ def between(
 
 
 def labelled(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells with ``weight`` shortened and a ``column`` of the map: σ where all weights share
-    it, or else the predicted ψ.
+    """Shorten ``weight``, and add a ``column`` of the map: σ if all weights share it, or else the
+    predicted ψ.
     """
-    is_shared = cells.groupby("weight", sort=False)["sigma"].apply(tuple).nunique() == 1
+    sigmas_of_weights = cells.groupby("weight", sort=False)["sigma"].apply(tuple)
+    is_shared = sigmas_of_weights.nunique() == 1
     column = cells["sigma" if is_shared else "predicted_psi"].map("{:.2g}".format)
     name = "σ" if is_shared else "predicted ψ"
-    return cells.assign(weight=cells["weight"].map(short), column=f"{name} = " + column)
+    return cells.assign(
+        weight=cells["weight"].map(short),
+        column=f"{name} = " + column,
+    )
 
 
 def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
-    """Predicted mean ψ (or σ, where that is solved for each weight), measured mean ψ, and the share
-    detected, over weights × σ.
+    """Draw the predicted mean ψ (or σ, if that is solved for each weight), the measured mean ψ, and
+    the share detected, over weights × σ.
     """
     named = labelled(cells)
     column_name = named["column"].iloc[0].partition(" = ")[0]
     named["column"] = named["column"].str.removeprefix(f"{column_name} = ")
-    strength = {"vmax": 1.2 * cells["psi"].max(), "fmt": ".1f"}
+    highest_psi = 1.2 * cells["psi"].max()  # the same colours for both maps of ψ
+    # values, title, highest of the colours, format
+    shown = [
+        ("psi", "measured ψ", highest_psi, ".1f"),
+        ("tpr", "share detected", 1, ".2f"),
+    ]
     if column_name == "σ":
-        first = (
-            "predicted_psi",
-            "predicted ψ, from plain text",
-            strength,
+        shown.insert(
+            0,
+            (
+                "predicted_psi",
+                "predicted ψ, from plain text",
+                highest_psi,
+                ".1f",
+            ),
         )
     else:
-        look = {"vmax": 1.2 * cells["sigma"].max(), "fmt": ".2g"}
-        first = ("sigma", "σ, solved on plain text", look)
-    shown = [
-        first,
-        ("psi", "measured ψ", strength),
-        ("tpr", "share detected", {"vmax": 1, "fmt": ".2f"}),
-    ]
-    size = 12.0, 1.8 + 0.3 * cells["weight"].nunique()
-    figure, three = plt.subplots(1, 3, figsize=size, sharey=True)
-    for axes, (values, title, look) in zip(three, shown, strict=True):
+        highest_sigma = 1.2 * cells["sigma"].max()
+        shown.insert(
+            0,
+            (
+                "sigma",
+                "σ, solved on plain text",
+                highest_sigma,
+                ".2g",
+            ),
+        )
+    height = 1.8 + 0.3 * cells["weight"].nunique()
+    figure, three = plt.subplots(1, 3, figsize=(12.0, height), sharey=True)
+    for axes, (values, title, highest, number_format) in zip(three, shown, strict=True):
         grid = named.pivot(index="weight", columns="column", values=values)
-        rows = grid.loc[named["weight"].unique(), named["column"].unique()]
-        look |= {
-            "annot": True,
-            "annot_kws": {"size": 9, "color": "k"},
-            "cbar": False,
-        }
-        sns.heatmap(rows, ax=axes, vmin=0, cmap="Wistia", **look)
+        rows = grid.loc[named["weight"].unique(), named["column"].unique()]  # in the cells' order
+        sns.heatmap(
+            rows,
+            ax=axes,
+            vmin=0,
+            vmax=highest,
+            cmap="Wistia",
+            annot=True,
+            annot_kws={"size": 9, "color": "k"},
+            fmt=number_format,
+            cbar=False,  # each cell shows its number
+        )
         axes.set(xlabel=column_name, ylabel="", title=title)
         axes.tick_params("both", rotation=0)
     return style.caption(figure, caption, "Does plain text predict the map?")

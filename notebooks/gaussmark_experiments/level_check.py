@@ -1,10 +1,10 @@
-"""02_level_check: what p-values do when text and key have nothing to do with each other (paper,
-Prop. on level), and what happens when the gradient is taken at the wrong weights.
+"""02_level_check: how p-values are distributed if text and key are independent (paper, Prop. on
+level), and what happens if the gradient is taken at the wrong weights.
 
-For any text, a fresh key's ψ is N(0, 1). That is over the draw of the *key*: one fixed key can have
-many false alarms or none on texts of one kind, because their gradients share directions. If any two
-of n texts have gradients of cosine c, their ψ under one key are jointly normal with correlation c,
-and the share of them above τ_α has over keys the mean α and the variance
+For any text, ψ of a fresh key is N(0, 1). This holds over the draw of the *key*: a fixed key can
+have many false alarms or none on texts of one kind, because their gradients share directions. If
+any two of n texts have gradients of cosine c, their ψ under one key are jointly normal with
+correlation c. Over keys, the share of these ψ above τ_α has the mean α and the variance
 
     (α − α²)/n + (1 − 1/n)(P(ψ_1 ≥ τ_α, ψ_2 ≥ τ_α) − α²)
 """
@@ -27,6 +27,7 @@ from gaussmark_lib.gradients import of_pairs
 from gaussmark_lib.workbench.pairs import passages
 from gaussmark_lib.workbench.plots import style
 
+# Names of kinds of text, and of the weights at which a gradient is taken.
 OWN = "model samples"
 RANDOM = "random tokens"
 AT_THETA = "θ"
@@ -38,8 +39,8 @@ def kinds(
     human: Sequence[str] = ("docs", "licences", "source"),
     writer: models.LM | None = None,
 ) -> dict[str, str]:
-    """The kinds of text by the name that a table shows: human text of several kinds, text by
-    another model, the model's own, and random ids.
+    """Return the kinds of text by the names that a table shows: human text of several kinds, text
+    by another model, the model's own, and random ids.
 
     >>> list(kinds(["folder/plays.jsonl", "source"]))
     ['plays.jsonl', 'source', 'model samples', 'random tokens']
@@ -49,12 +50,14 @@ def kinds(
 
 
 def load_writer(name: str | None, **loading) -> models.LM | None:
-    """Return the model that writes one more kind of text; None where none is named, or its package
-    is not installed. ``loading`` is ``device`` of ``models.load``.
+    """Return the model that writes a further kind of text. Return None if no model is named, or if
+    its package is not installed. ``loading`` is ``device`` of ``models.load``.
     """
+    if name is None:
+        return None
     entry = packages.MODELS.get(name)
     is_missing = entry is not None and not packages.is_installed(entry)
-    return None if name is None or is_missing else models.load(name, **loading)
+    return None if is_missing else models.load(name, **loading)
 
 
 def null_texts(
@@ -69,23 +72,28 @@ def null_texts(
     seed: int = 0,
     **sampling,
 ) -> Cut:
-    """n prompts and responses without a watermark: human text of a kind (of ``texts``) cut in two,
-    or what the ``writer``, the model itself or chance writes after ``text``.
+    """Return n prompts and responses without a watermark: human text of a kind (of ``texts``) cut
+    in two, or what the ``writer``, the model itself or a random generator writes after ``text``.
     """
     if writer and kind == writer.name:
-        size = {
-            "prompt_tokens": prompt_tokens,
-            "n_tokens": n_tokens,
-            "seed": seed,
-        }
-        return written_by(writer, lm, text, n, **size, **sampling)
+        return written_by(
+            writer,
+            lm,
+            text,
+            n,
+            prompt_tokens=prompt_tokens,
+            n_tokens=n_tokens,
+            seed=seed,
+            **sampling,
+        )
     if kind not in (OWN, RANDOM):
         return passages(lm, kind, n, prompt_tokens, n_tokens, seed=seed)
     prompts = texts.human(lm, text, n, prompt_tokens, seed=seed)
     if kind == OWN:
         return prompts, generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
-    size = lm.model.get_input_embeddings().num_embeddings
-    return prompts, np.random.default_rng(seed).integers(size, size=(n, n_tokens)).tolist()
+    vocabulary = lm.model.get_input_embeddings().num_embeddings
+    random_ids = np.random.default_rng(seed).integers(vocabulary, size=(n, n_tokens))
+    return prompts, random_ids.tolist()
 
 
 def written_by(
@@ -99,12 +107,13 @@ def written_by(
     seed: int = 0,
     **sampling,
 ) -> Cut:
-    """n texts of another model after prompts of a kind, as ``lm`` reads their characters; cut to
-    ``n_tokens`` of its tokens, or shorter where the text has fewer.
+    """Write n texts by another model after prompts of a kind, and return them as ``lm`` reads their
+    characters. They are cut to ``n_tokens`` of its tokens; a text may have fewer.
     """
     beginnings = texts.human(writer, text, n, prompt_tokens, seed=seed)
     opened = [writer.continuation(writer.decode(ids)) for ids in beginnings]
     responses = generate.sample(writer.model, opened, n_tokens, seed=seed, **sampling)
+    # the two models may have different tokenizers: characters pass between them
     prompts = [lm.encode(writer.decode(ids)) for ids in beginnings]
     return prompts, [lm.encode(writer.decode(ids))[:n_tokens] for ids in responses]
 
@@ -117,10 +126,11 @@ def fresh_keys(
     first_seed: int = 0,
     **settings,
 ) -> pd.DataFrame:
-    """``text, psi, p_value, grad_norm`` of each text under keys that no other text shares, so that
-    all rows are independent: ``Key.from_seed(first_seed)`` and its successors.
+    """Test each text under keys that no other text shares, so that all rows are independent:
+    ``Key.from_seed(first_seed)`` and its successors. The columns are ``text, psi, p_value,
+    grad_norm``.
 
-    The noises are drawn on the processor: many short ones take longer on a GPU.
+    The noises are drawn on the processor: many short noises take longer on a GPU.
     """
     d = wm.on(lm.model).d
     tables = []
@@ -129,8 +139,13 @@ def fresh_keys(
         keys = [perturb.Key.from_seed(first + i) for i in range(keys_per_text)]
         z = streams(keys, d, 1.0)  # (keys, d)
         psi = (z @ gradient.unit().cpu().to(z)).double().numpy()
-        facts = {"text": gradient.text, "grad_norm": gradient.norm}
-        tables.append(pd.DataFrame(facts | {"psi": psi, "p_value": norm.sf(psi)}))
+        columns = {
+            "text": gradient.text,
+            "grad_norm": gradient.norm,
+            "psi": psi,
+            "p_value": norm.sf(psi),
+        }
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables).sort_values("text", kind="stable", ignore_index=True)
 
 
@@ -139,23 +154,23 @@ def levels(
     nominal: Sequence[float],
     confidence: float = 0.95,
 ) -> pd.DataFrame:
-    """The share of false alarms at each nominal level, by kind and for ``all``, with the exact
-    binomial interval: ``kind, level`` (in words), ``value, low, high, n``, and whether the interval
-    ``holds`` the level.
+    """Return the share of false alarms at each nominal level, by kind and for ``all``, with the
+    exact binomial interval: ``kind, level`` (in words), ``value, low, high, n``, and whether the
+    interval contains the level (``holds``).
     """
+    by_kind = [*table.groupby("kind", sort=False), ("all", table)]
     rows = []
-    for kind, of_kind in [
-        *table.groupby("kind", sort=False),
-        ("all", table),
-    ]:
+    for kind, of_kind in by_kind:
         for level in nominal:
             share = stats.share(of_kind["p_value"] <= level, confidence=confidence)
-            row = {
-                "kind": kind,
-                "level": f"at level {100 * level:g}%",
-                **share.row(),
-            }
-            rows.append(row | {"holds": share.low <= level <= share.high})
+            rows.append(
+                {
+                    "kind": kind,
+                    "level": f"at level {100 * level:g}%",
+                    **share.row(),
+                    "holds": share.low <= level <= share.high,
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -166,11 +181,11 @@ def fixed_keys(
     keys: Sequence[perturb.Key],
     **settings,
 ) -> tuple[Float[np.ndarray, "texts keys"], float]:
-    """ψ of each text under each key, and the mean cosine between the gradients of two texts, from
-    |Σ u|² = n + Σ_{i≠j} cos_ij.
+    """Return ψ of each text under each key, and the mean cosine between the gradients of two texts,
+    from |Σ u|² = n + Σ_{i≠j} cos_ij.
     """
-    order = []
-    total = 0.0
+    order = []  # texts come in batches of their own order
+    total = 0.0  # Σ u
 
     def seen() -> Iterator[score.TextGradient]:
         nonlocal total
@@ -186,8 +201,8 @@ def fixed_keys(
 
 
 def predicted_spread(cosine: float, n: int, level: float) -> float:
-    """Standard deviation over keys of one key's rate over n texts, any two of which have gradients
-    of this cosine (formula above).
+    """Return the standard deviation over keys of a key's rate over n texts, any two of which have
+    gradients of this cosine (formula above).
 
     >>> round(predicted_spread(0.0, 100, 0.05), 4)  # binomial
     0.0218
@@ -196,8 +211,11 @@ def predicted_spread(cosine: float, n: int, level: float) -> float:
     """
     c = min(max(cosine, 0.0), 1.0)
     below = [-stats.threshold(level)] * 2
-    both = float(multivariate_normal.cdf(below, cov=[[1, c], [c, 1]], allow_singular=True))
-    return float(np.sqrt((level - level**2) / n + (1 - 1 / n) * max(0.0, both - level**2)))
+    covariance = [[1, c], [c, 1]]
+    p_both = float(multivariate_normal.cdf(below, cov=covariance, allow_singular=True))
+    binomial = (level - level**2) / n
+    shared = (1 - 1 / n) * max(0.0, p_both - level**2)
+    return float(np.sqrt(binomial + shared))
 
 
 def spreads(
@@ -207,23 +225,25 @@ def spreads(
     level: float,
     seed: int,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """How far the keys' rates spread over n texts: by kind ``mean, spread, largest, cosine`` and
-    :func:`predicted_spread` as ``predicted``, and as ``binomial`` for a cosine of 0; and the same
-    to be drawn: ``kind, spread, value, low, high, n``.
+    """Measure how far the keys' rates spread over n texts, and predict it.
+
+    Returns:
+        By kind ``mean, spread, largest, cosine`` and :func:`predicted_spread` as ``predicted``, and
+        for a cosine of 0 as ``binomial``; and the same to be drawn: ``kind, spread, value, low,
+        high, n``.
     """
     by_kind = rates.groupby("kind", sort=False)["value"]
     table = by_kind.agg(mean="mean", spread="std", largest="max").assign(cosine=pd.Series(cosines))
-    rows = [
-        {"kind": kind, "spread": "measured"} | stats.interval(of_one, np.std, seed=seed).row()
-        for kind, of_one in ((kind, values.to_numpy()) for kind, values in by_kind)
-    ]
-    of_each = {
-        "predicted": table["cosine"],
-        "binomial": table["cosine"] * 0,
-    }
-    for (name, cosine), label in zip(of_each.items(), ("predicted", "if independent"), strict=True):
-        table[name] = [predicted_spread(c, n, level) for c in cosine]
-        rows += [{"kind": k, "spread": label, "value": v} for k, v in table[name].items()]
+    table["predicted"] = [predicted_spread(cosine, n, level) for cosine in table["cosine"]]
+    table["binomial"] = predicted_spread(0.0, n, level)
+    rows = []
+    for kind, values in by_kind:
+        spread = stats.interval(values.to_numpy(), np.std, seed=seed)
+        rows.append({"kind": kind, "spread": "measured", **spread.row()})
+    labels = {"predicted": "predicted", "binomial": "if independent"}
+    for column, label in labels.items():
+        for kind, value in table[column].items():
+            rows.append({"kind": kind, "spread": label, "value": value})
     return table, pd.DataFrame(rows)
 
 
@@ -234,8 +254,8 @@ def trap(
     keys: Sequence[perturb.Key],
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """The mistake, on purpose: ψ of text i under key i with the gradient at θ + ξ, beside the right
-    one at θ. Columns ``text, at, psi, grad_norm``.
+    """Make the mistake on purpose: return ψ of text i under key i with the gradient at θ + ξ, and
+    for comparison with the right gradient, at θ. Columns ``text, at, psi, grad_norm``.
 
     Near θ the gradient at θ + ξ is G − Hξ, with H the Hessian of −log p(y | x), whose mean is that
     of GGᵀ. So for text of p_θ E ψ ≈ −σ E‖G‖²/‖G‖ ≈ −σ‖G‖: it falls as far below 0 as watermarked
@@ -244,20 +264,16 @@ def trap(
     right = score.score(lm.model, *cut, wm, keys, paired=True, dtype=dtype).assign(at=AT_THETA)
     placed = wm.on(lm.model)
     pairs = placed.reader.pairs(*cut)
-    wrong = []
+    rows = []
     for text, key in enumerate(keys):
+        # ``score`` always takes the gradient at θ: here the model carries the key's noise
         with perturb.watermarked(lm.model, wm, key):
             [gradient] = of_pairs(placed, {0: pairs[text]}, dtype=dtype, perturbed=True)
         [[psi]] = score.psi([gradient], placed, [key])
-        wrong.append(
-            {
-                "text": text,
-                "at": AT_MOVED,
-                "psi": psi,
-                "grad_norm": gradient.norm,
-            }
-        )
-    return pd.concat([right, pd.DataFrame(wrong)], ignore_index=True)[list(wrong[0])]
+        rows.append((text, AT_MOVED, psi, gradient.norm))
+    columns = ["text", "at", "psi", "grad_norm"]
+    wrong = pd.DataFrame(rows, columns=columns)
+    return pd.concat([right, wrong], ignore_index=True)[columns]
 
 
 def published(
@@ -268,7 +284,7 @@ def published(
     keys: Sequence[perturb.Key],
     **settings,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Four ways to test a text, on the same texts: human text i and marked text i under key i.
+    """Test the same texts in four ways: human text i and marked text i under key i.
 
     Returns:
         For ``panels``: ``way, measure, value, low, high``; and the ψ: ``way, kind, psi``.
@@ -276,37 +292,59 @@ def published(
     half = len(keys) // 2  # chooses the empirical threshold
     attained = max(0.001, 1 / (half + 1))  # no threshold from n texts keeps less than 1 in n + 1
     empirical = f"θ + ξ, threshold from {half} human texts (its .1% is {attained:.1%})"
-    psi = {}
-    for kind, cut in {"human": human, "marked": marked}.items():
-        at = trap(lm, cut, wm, keys, **settings).pivot(index="text", columns="at", values="psi")
-        unprompted = [[] for _ in keys], cut[1]
-        without = score.score(lm.model, *unprompted, wm, keys, paired=True, **settings)["psi"]
-        psi[kind] = {
-            "θ, N(0, 1)": at[AT_THETA].to_numpy(),
-            "θ, no prompt, N(0, 1)": without.to_numpy(),
-            **dict.fromkeys(["θ + ξ, N(0, 1)", empirical], at[AT_MOVED].to_numpy()),
-        }
+    psi_of_human = _by_way(lm, human, wm, keys, empirical, **settings)
+    psi_of_marked = _by_way(lm, marked, wm, keys, empirical, **settings)
     rows = []
-    values = []
-    for way, null in psi["human"].items():
-        own = psi["marked"][way]
+    tables = []
+    for way, null in psi_of_human.items():
+        marked_psi = psi_of_marked[way]
         taus = [stats.threshold(level) for level in (0.05, 0.001)]
         if way == empirical:
+            # one half of the human texts gives the thresholds, the other half tests them
             taus = np.quantile(null[:half], [0.95, 0.999], method="higher")
             null = null[half:]
-        for measure, hits in {
+        hits_of_measures = {
             "human text: alarms at 5%": null >= taus[0],
-            "marked text: detected at .1%": own >= taus[1],
-        }.items():
-            rows.append({"way": way, "measure": measure} | stats.interval(hits).row())
-        values += [{"way": way, "kind": "human", "psi": one} for one in null]
-        values += [{"way": way, "kind": "marked", "psi": one} for one in own]
-    return pd.DataFrame(rows), pd.DataFrame(values)
+            "marked text: detected at .1%": marked_psi >= taus[1],
+        }
+        for measure, hits in hits_of_measures.items():
+            rows.append(
+                {
+                    "way": way,
+                    "measure": measure,
+                    **stats.interval(hits).row(),
+                }
+            )
+        tables.append(pd.DataFrame({"way": way, "kind": "human", "psi": null}))
+        tables.append(pd.DataFrame({"way": way, "kind": "marked", "psi": marked_psi}))
+    return pd.DataFrame(rows), pd.concat(tables, ignore_index=True)
+
+
+def _by_way(
+    lm: models.LM,
+    cut: Cut,
+    wm: perturb.Watermark,
+    keys: Sequence[perturb.Key],
+    empirical: str,
+    **settings,
+) -> dict[str, Float[np.ndarray, " texts"]]:
+    """ψ of text i under key i by each way of testing."""
+    at = trap(lm, cut, wm, keys, **settings).pivot(index="text", columns="at", values="psi")
+    _, responses = cut
+    no_prompts = [[] for _ in keys]
+    without = score.score(lm.model, no_prompts, responses, wm, keys, paired=True, **settings)
+    at_moved = at[AT_MOVED].to_numpy()
+    return {
+        "θ, N(0, 1)": at[AT_THETA].to_numpy(),
+        "θ, no prompt, N(0, 1)": without["psi"].to_numpy(),
+        "θ + ξ, N(0, 1)": at_moved,
+        empirical: at_moved,
+    }
 
 
 def draw_rates(rates: pd.DataFrame, level: float, n: int, caption: str) -> Figure:
-    """Each fixed key's share of false alarms, one point per key, one row per kind (columns ``kind,
-    value``), beside what independent texts would give.
+    """Draw each fixed key's share of false alarms, one point per key, one row per kind (columns
+    ``kind, value``), over the range for independent texts.
     """
     figure, axes = plt.subplots(figsize=(8.4, 4.2))
     low, high = binom(n, level).ppf([0.025, 0.975]) / n
@@ -317,40 +355,42 @@ def draw_rates(rates: pd.DataFrame, level: float, n: int, caption: str) -> Figur
         label=f"95% if the {n} texts\nwere independent",
     )
     axes.axvline(level, **style.THIN, label=f"level {level:g}")
-    look = {
-        "jitter": 0.3,
-        "size": 5,
-        "linewidth": 0.4,
-        "edgecolor": "white",
-        "legend": False,
-    }
-    sns.stripplot(rates, x="value", y="kind", hue="kind", ax=axes, **look)
+    sns.stripplot(
+        rates,
+        x="value",
+        y="kind",
+        hue="kind",
+        ax=axes,
+        jitter=0.3,
+        size=5,
+        linewidth=0.4,
+        edgecolor="white",
+        legend=False,  # the rows are labelled already
+    )
     axes.set(
         xlabel="share of the kind's texts that one key calls watermarked",
         ylabel="",
     )
     style.legend_beside(axes)
-    title = "How far is one fixed key's rate of false alarms from the level?"
+    title = "How far is a fixed key's false-alarm rate from the level?"
     return style.caption(figure, caption, title)
 
 
 def draw_trap(table: pd.DataFrame, expected: float, caption: str) -> Figure:
-    """ψ of plain text with the gradient at θ and at θ + ξ (columns ``psi, at``), in one binning."""
+    """Draw ψ of plain text with the gradient at θ and at θ + ξ (columns ``psi, at``), in the same
+    bins.
+    """
     figure, axes = plt.subplots(figsize=(8.4, 4.2))
     bins = np.linspace(min(-4.0, table["psi"].min()), max(4.0, table["psi"].max()), 28)
-    for at, colour in (
-        (AT_THETA, style.PLAIN),
-        (AT_MOVED, style.WRONG_KEY),
-    ):
-        psi = table.loc[table["at"] == at, "psi"]
-        label = f"gradient at {at}"
+    colours = {AT_THETA: style.PLAIN, AT_MOVED: style.WRONG_KEY}
+    for at, colour in colours.items():
         axes.hist(
-            psi,
+            table.loc[table["at"] == at, "psi"],
             bins=bins,
             density=True,
             alpha=0.55,
             color=colour,
-            label=label,
+            label=f"gradient at {at}",
         )
     style.normal_density(axes, bins[0], bins[-1])
     axes.axvline(expected, **style.DASHED, label=f"−σ · mean ‖G‖ = {expected:.2f}")

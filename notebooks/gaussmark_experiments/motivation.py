@@ -1,5 +1,5 @@
-"""01_motivation: the likelihood ratio beside its gradient form, ψ under fresh keys, what a
-watermark is worth and costs, and whether the size of the marked matrix matters.
+"""01_motivation: the likelihood ratio and its gradient form, ψ under fresh keys, the strength and
+the price of a watermark, and whether the size of the marked matrix matters.
 
     log p_{θ+ξ}(y) − log p_θ(y)  ≈  ⟨ξ, G⟩ − σ²‖G‖²/2,      E ψ ≈ σ‖G‖,      price ≈ ψ²/2 nats
 """
@@ -28,12 +28,18 @@ from gaussmark_lib.engine import arithmetic
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.tokens import Reader, Texts
 from gaussmark_lib.workbench import runs
-from gaussmark_lib.workbench.pairs import OWN, PLAIN, WRONG, Pairs, scored
+from gaussmark_lib.workbench.pairs import (
+    OWN,
+    PLAIN,
+    WRONG,
+    Pairs,
+    scored,
+)
 from gaussmark_lib.workbench.plots import style
 
 STRENGTH = "mean ψ"
 PRICE = "price, nats per text"
-AT_ONCE = 8  # texts per forward pass under a noise each: logits of two models are held
+AT_ONCE = 8  # texts per forward pass, each under its noise: the logits of two models are held
 
 
 def measured(
@@ -46,24 +52,34 @@ def measured(
     dtype: str | None = None,
     **sampling,
 ) -> tuple[pd.DataFrame, list[list[int]]]:
-    """Each prompt is continued under its key with every watermark (of one weight), and by the base
-    model; the texts are tested, and their log likelihood ratios measured.
+    """Continue each prompt under its key with every watermark (of one weight), and by the base
+    model. Test the texts, and measure their log likelihood ratios.
 
     Returns:
         The table of ``pairs.scored`` for each ``sigma``, with ``first_order`` = ⟨ξ, G⟩ − σ²‖G‖²/2
         and ``log_ratio`` = log p_{θ+ξ}(y) − log p_θ(y) (not for wrong keys), nats per text, and for
-        marked texts ``price`` = Σ_t KL(p_{θ+ξ} ‖ p_θ), nats per text; and the plain texts. They
-        are tested with the middle watermark alone.
+        marked texts ``price`` = Σ_t KL(p_{θ+ξ} ‖ p_θ), nats per text; and the plain texts. The
+        plain texts are tested only with the middle watermark.
     """
     marks = [(wm, key) for wm in watermarks for key in pairs.keys] + [None] * pairs.n
     prompts = pairs.prompts * (len(watermarks) + 1)
-    texts = generate.sample(lm.model, prompts, n_tokens, marks=marks, seed=seed, **sampling)
+    texts = generate.sample(
+        lm.model,
+        prompts,
+        n_tokens,
+        marks=marks,
+        seed=seed,
+        **sampling,
+    )
     *marked, plain = (texts[start : start + pairs.n] for start in range(0, len(texts), pairs.n))
     middle = watermarks[len(watermarks) // 2]
     tables = []
     with arithmetic.computing_in(lm.model, arithmetic.arithmetic(lm.model, dtype)):
         for wm, of_wm in zip(watermarks, marked, strict=True):
-            tested = {OWN: of_wm, PLAIN: plain if wm is middle else []}
+            tested = {
+                OWN: of_wm,
+                PLAIN: plain if wm is middle else [],
+            }
             table = scored(lm, pairs, *tested.values(), wm, dtype=dtype).assign(sigma=wm.sigma)
             tables.append(_with_ratio(lm, pairs, tested, wm, table))
     return pd.concat(tables, ignore_index=True), plain
@@ -76,8 +92,8 @@ def _with_ratio(
     wm: perturb.Watermark,
     table: pd.DataFrame,
 ) -> pd.DataFrame:
-    """The columns of :func:`measured`. Texts of one key are neighbours, so that its noise is drawn
-    once.
+    """Add the columns of :func:`measured`. Texts of one key are neighbours, so that its noise is
+    drawn once.
     """
     rows = [(kind, i) for i in range(pairs.n) for kind in texts if texts[kind]]
     prompts = [pairs.prompts[i] for _, i in rows]
@@ -85,9 +101,9 @@ def _with_ratio(
     marks = [(wm, pairs.keys[i]) for _, i in rows]
     log_p, price = under_noise(lm, prompts, responses, marks)
     moved = pd.DataFrame(rows, columns=["kind", "prompt"]).assign(log_p=log_p, price=price)
-    moved.loc[moved["kind"] == PLAIN, "price"] = np.nan
+    moved.loc[moved["kind"] == PLAIN, "price"] = np.nan  # a plain text pays nothing
     table = table.merge(moved, how="left", on=["prompt", "kind"])
-    length = wm.sigma * table["grad_norm"]
+    length = wm.sigma * table["grad_norm"]  # σ‖G‖
     return table.assign(
         first_order=length * table["psi"] - length**2 / 2,
         log_ratio=table["log_p"] - table["log_lik"],
@@ -101,7 +117,9 @@ def under_noise(
     texts: Texts,
     marks: Sequence[generate.Mark],
 ) -> tuple[Float[np.ndarray, " texts"], Float[np.ndarray, " texts"]]:
-    """log p_{θ+ξ}(y) and Σ_t KL(p_{θ+ξ} ‖ p_θ) of each text under its own noise, nats per text."""
+    """Return log p_{θ+ξ}(y) and Σ_t KL(p_{θ+ξ} ‖ p_θ) of each text under its own noise, nats per
+    text.
+    """
     pairs = list(Reader(lm.model).pairs(prompts, texts).values())
     log_p = []
     price = []
@@ -112,28 +130,28 @@ def under_noise(
         with marked:
             q = divergence.logits(lm.model, inputs, n_tokens)
         price += divergence.summed(q, p, is_token)
-        ids = inputs["input_ids"][:, -n_tokens:, None]
+        ids = inputs["input_ids"][:, -n_tokens:, None]  # (texts, places, 1)
         of_tokens = arithmetic.wide(q).log_softmax(-1).gather(-1, ids)[..., 0]
         log_p += (of_tokens.double() * is_token).sum(-1).tolist()
     return np.array(log_p), np.array(price)
 
 
 def agreement(table: pd.DataFrame) -> stats.Estimate:
-    """Correlation of ``log_ratio`` with ``first_order`` over the marked and plain texts of a table;
-    pairs are resampled.
+    """Correlate ``log_ratio`` with ``first_order`` over the marked and plain texts of a table.
+    Pairs are resampled.
     """
     table = table.dropna(subset="log_ratio")
-    both = table[["log_ratio", "first_order"]].to_numpy()
-    return stats.interval(
-        both,
-        lambda rows: np.corrcoef(rows.T)[0, 1],
-        cluster=table["prompt"],
-    )
+    log_ratios = table[["log_ratio", "first_order"]].to_numpy()
+
+    def correlation(rows: np.ndarray) -> float:
+        return np.corrcoef(rows.T)[0, 1]
+
+    return stats.interval(log_ratios, correlation, cluster=table["prompt"])
 
 
 def strength_and_price(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame:
-    """For ``panels``: mean ψ and price of each ``sigma`` with intervals over pairs, against
-    ``predicted`` = σ · ``typical_norm`` (‖G‖ of plain text), beside the first-order prediction.
+    """Return mean ψ and price of each ``sigma``, with intervals over pairs and the first-order
+    prediction, for ``panels``. ``predicted`` is σ · ``typical_norm`` (‖G‖ of plain text).
     """
     rows = []
     for sigma, texts in table.groupby("sigma"):
@@ -146,33 +164,35 @@ def strength_and_price(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame
             (PRICE, OWN): stats.interval(by_kind[OWN]["price"]).row(),
             (PRICE, "predicted"): {"value": predicted**2 / 2},
         }
-        rows += [
-            {
-                "sigma": sigma,
-                "predicted": predicted,
-                "quantity": quantity,
-                "curve": curve,
-            }
-            | row
-            for (quantity, curve), row in estimates.items()
-        ]
+        for (quantity, curve), estimate in estimates.items():
+            rows.append(
+                {
+                    "sigma": sigma,
+                    "predicted": predicted,
+                    "quantity": quantity,
+                    "curve": curve,
+                    **estimate,
+                }
+            )
     return pd.DataFrame(rows)
 
 
 def over_prediction(table: pd.DataFrame, sigma: float, quantity: str) -> stats.Estimate:
-    """A row of :func:`strength_and_price`, divided by its prediction."""
-    rows = table[(table["sigma"] == sigma) & (table["quantity"] == quantity)].set_index("curve")
-    own = rows.loc[OWN]
+    """Divide a row of :func:`strength_and_price` by its prediction."""
+    is_wanted = (table["sigma"] == sigma) & (table["quantity"] == quantity)
+    rows = table[is_wanted].set_index("curve")
+    marked = rows.loc[OWN]
     predicted = rows.loc["predicted", "value"]
-    return stats.Estimate(*(own[["value", "low", "high"]] / predicted), int(own["n"]))
+    value, low, high = marked[["value", "low", "high"]] / predicted
+    return stats.Estimate(value, low, high, int(marked["n"]))
 
 
 def efficiency(table: pd.DataFrame) -> stats.Estimate:
-    """Mean ψ of marked texts divided by √(2 · mean price in nats per text), which is 1 by the two
-    laws; pairs are resampled.
+    """Divide mean ψ of marked texts by √(2 · mean price in nats per text). By the two laws the
+    ratio is 1. Pairs are resampled.
     """
-    own = table.loc[table["kind"] == OWN, ["psi", "price"]].to_numpy()
-    return stats.bootstrap(own, lambda rows: _efficiency(*rows.mean(axis=0)))
+    marked = table.loc[table["kind"] == OWN, ["psi", "price"]].to_numpy()
+    return stats.bootstrap(marked, lambda rows: _efficiency(*rows.mean(axis=0)))
 
 
 def _efficiency(psi: np.ndarray, price: np.ndarray) -> np.ndarray:
@@ -180,14 +200,16 @@ def _efficiency(psi: np.ndarray, price: np.ndarray) -> np.ndarray:
 
 
 def by_size(table: pd.DataFrame, d: int, records: Sequence[str]) -> dict[int, pd.DataFrame]:
-    """The table of :func:`measured` by the number of entries d of the marked matrix: of this run,
-    and of reference records of this notebook on other models.
+    """Return the table of :func:`measured` by the number of entries d of the marked matrix: of this
+    run, and of reference records of this notebook on other models.
 
-    GaussMarkError: no such record.
+    Raises:
+        GaussMarkError: if there is no such record.
     """
     tables = {d: table}
     for name in records:
-        if not (run := runs.reference(name)):
+        run = runs.reference(name)
+        if not run:
             raise GaussMarkError(
                 f"others: expected reference records of this notebook, got {name!r}; run"
                 f" `gaussmark run 01 -f {name}` and keep its record, or leave it out"
@@ -197,21 +219,28 @@ def by_size(table: pd.DataFrame, d: int, records: Sequence[str]) -> dict[int, pd
 
 
 def exchange(tables: dict[int, pd.DataFrame]) -> pd.DataFrame:
-    """:func:`efficiency` of each size at each strength: ``d, sigma``, ``price`` (nats per token,
-    mean), ``value, low, high, n``.
+    """Return :func:`efficiency` of each size at each strength: ``d, sigma``, ``price`` (nats per
+    token, mean), ``value, low, high, n``.
     """
     rows = []
     for d, table in tables.items():
         for sigma, of_strength in table.groupby("sigma"):
-            price = (of_strength["price"] / of_strength["n_tokens"]).mean()
-            estimate = efficiency(of_strength)
-            rows.append({"d": d, "sigma": sigma, "price": price, **estimate.row()})
+            per_token = of_strength["price"] / of_strength["n_tokens"]
+            rows.append(
+                {
+                    "d": d,
+                    "sigma": sigma,
+                    "price": per_token.mean(),
+                    **efficiency(of_strength).row(),
+                }
+            )
     return pd.DataFrame(rows)
 
 
 def slope(tables: dict[int, pd.DataFrame]) -> stats.Estimate:
-    """How much :func:`efficiency` grows if the marked matrix has ten times as many entries: the
-    slope of a line through the sizes, each with its mean over the strengths. Pairs are resampled.
+    """Return by how much :func:`efficiency` grows if the marked matrix has ten times as many
+    entries: the slope of a line through the sizes, each with its mean over the strengths. Pairs are
+    resampled.
     """
     rows = pd.concat([_in_columns(table, np.log10(d)) for d, table in tables.items()])
     return stats.bootstrap(rows.to_numpy(), _slope)
@@ -219,11 +248,10 @@ def slope(tables: dict[int, pd.DataFrame]) -> stats.Estimate:
 
 def _in_columns(table: pd.DataFrame, size: float) -> pd.DataFrame:
     """One row per pair: the size, ψ at each strength, and the price at each strength."""
-    own = table[table["kind"] == OWN]
-    strength = own["sigma"].rank(method="dense")
-    columns = own.assign(strength=strength).pivot(
-        index="prompt", columns="strength", values=["psi", "price"]
-    )
+    marked = table[table["kind"] == OWN]
+    strength = marked["sigma"].rank(method="dense")  # 1, 2…: the sizes have σ of their own
+    marked = marked.assign(strength=strength)
+    columns = marked.pivot(index="prompt", columns="strength", values=["psi", "price"])
     columns.insert(0, ("size", 0.0), size)
     return columns
 
@@ -231,9 +259,12 @@ def _in_columns(table: pd.DataFrame, size: float) -> pd.DataFrame:
 def _slope(rows: Float[np.ndarray, "pairs columns"]) -> float:
     n_strengths = rows.shape[1] // 2
     sizes = np.unique(rows[:, 0])
+    # (sizes, strengths) of ψ, then of the price
     means = np.array([rows[rows[:, 0] == size, 1:].mean(axis=0) for size in sizes])
-    of_strengths = _efficiency(means[:, :n_strengths], means[:, n_strengths:])
-    return np.polyfit(sizes, of_strengths.mean(axis=1), 1)[0]
+    psi = means[:, :n_strengths]
+    price = means[:, n_strengths:]
+    by_size = _efficiency(psi, price).mean(axis=1)
+    return np.polyfit(sizes, by_size, 1)[0]
 
 
 def under_fresh_keys(
@@ -245,14 +276,15 @@ def under_fresh_keys(
     first_seed: int = 0,
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """``score.score``'s table of each named (prompt, text) under the same n keys, which wrote none
-    of them, with ``inner`` = ⟨ξ, G⟩, nats.
+    """Test each named (prompt, text) under the same n keys, which did not write any of them: the
+    table of ``score.score`` with ``inner`` = ⟨ξ, G⟩, nats.
     """
     keys = [perturb.Key.from_seed(first_seed + i) for i in range(n_keys)]
     prompts, responses = map(list, zip(*texts.values(), strict=True))
     table = score.score(lm.model, prompts, responses, wm, keys, dtype=dtype)
+    names = np.array(list(texts))
     inner = wm.sigma * table["grad_norm"] * table["psi"]
-    return table.assign(text=np.array(list(texts))[table["text"]], inner=inner)
+    return table.assign(text=names[table["text"]], inner=inner)
 
 
 def by_entropy(
@@ -262,8 +294,8 @@ def by_entropy(
     wm: perturb.Watermark,
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """How sure the model was, beside how long the gradient is, one row per text: ``entropy`` of the
-    model's choice (nats, mean over the tokens), ``grad_norm, per_token`` = ‖G‖/√T.
+    """Return how sure the model was and how long the gradient is, one row per text: ``entropy`` of
+    the model's choice (nats, mean over the tokens), ``grad_norm, per_token`` = ‖G‖/√T.
     """
     entropy = [nats.mean() for nats in likelihood.entropies(lm.model, prompts, texts)]
     norms = gradients.norms(lm.model, prompts, texts, [wm.weight], dtype=dtype)
@@ -277,7 +309,7 @@ def by_entropy(
 
 
 def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
-    """The log likelihood ratio of each text against its gradient form."""
+    """Draw the log likelihood ratio of each text against its gradient form."""
     figure, axes = plt.subplots(figsize=(6.4, 4.2))
     for kind, rows in table.dropna(subset="log_ratio").groupby("kind"):
         look = style.look(kind)
@@ -293,19 +325,27 @@ def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
     ratio = r"$\log\, p_{\theta+\xi}(y) - \log\, p_\theta(y)$, nats"
     axes.set(xlabel="⟨ξ, G⟩ − σ²‖G‖²/2, nats", ylabel=ratio)
     style.legend_beside(axes)
-    return style.caption(figure, caption, "Does the gradient know the likelihood ratio?")
+    return style.caption(
+        figure,
+        caption,
+        "Does the gradient predict the likelihood ratio?",
+    )
 
 
 def draw_fresh_keys(table: pd.DataFrame, sigma: float, caption: str) -> Figure:
-    """⟨ξ, G⟩ and ψ over keys, one row of panels per text, and the normal densities that they must
-    follow.
+    """Draw ⟨ξ, G⟩ and ψ over keys, one row of panels per text, and the normal densities that they
+    must follow.
     """
     texts = table["text"].unique()
     figure, grid = plt.subplots(len(texts), 2, figsize=(8.6, 5.2), sharex="col")
-    for (left, right), text, colour in zip(grid, texts, style.COLOURS, strict=False):
+    for (of_inner, of_psi), text, colour in zip(grid, texts, style.COLOURS, strict=False):
         rows = table[table["text"] == text]
-        widths = {"inner": sigma * rows["grad_norm"].iloc[0], "psi": 1.0}
-        for axes, (column, width) in zip((left, right), widths.items(), strict=True):
+        # the standard deviations that theory gives
+        widths = {
+            "inner": sigma * rows["grad_norm"].iloc[0],
+            "psi": 1.0,
+        }
+        for axes, (column, width) in zip((of_inner, of_psi), widths.items(), strict=True):
             axes.hist(
                 rows[column],
                 bins=20,
@@ -316,7 +356,7 @@ def draw_fresh_keys(table: pd.DataFrame, sigma: float, caption: str) -> Figure:
             x = np.linspace(-4, 4, 200) * width
             axes.plot(x, norm.pdf(x, scale=width), **style.THIN)
             axes.set(yticks=[])
-        left.set_ylabel(text, rotation=0, ha="right", va="center")
+        of_inner.set_ylabel(text, rotation=0, ha="right", va="center")
     grid[-1, 0].set(xlabel="⟨ξ, G⟩, nats")
     grid[-1, 1].set(xlabel="ψ = ⟨ξ, G⟩/(σ‖G‖)")
     return style.caption(
@@ -327,9 +367,14 @@ def draw_fresh_keys(table: pd.DataFrame, sigma: float, caption: str) -> Figure:
 
 
 def draw_entropy(table: pd.DataFrame, caption: str) -> Figure:
-    """A text's gradient per √token against the model's entropy."""
+    """Draw a text's gradient per √token against the model's entropy."""
     figure, axes = plt.subplots(figsize=(6.4, 3.9))
-    axes.scatter(table["entropy"], table["per_token"], s=20, color=style.PLAIN)
+    axes.scatter(
+        table["entropy"],
+        table["per_token"],
+        s=20,
+        color=style.PLAIN,
+    )
     axes.set(
         xlabel="mean entropy, nats per token",
         ylabel="‖G‖/√T",

@@ -1,11 +1,11 @@
-"""What an edit takes from a watermark, and why (paper, Sec. "Is GaussMark robust?").
+"""What an edit removes of a watermark, and why (paper, Sec. "Is GaussMark robust?").
 
     ψ = ⟨ξ, G⟩ / (σ‖G‖):   signal  = ⟨ξ, G⟩/σ = ψ‖G‖,   norm = ‖G‖
 
-A deleted token takes its part of both with it. If all tokens were alike and context did not matter,
+A deleted token removes its part of both. If all tokens were alike and context did not matter,
 deleting a share f of them would leave 1 − f of the signal and √(1 − f) of the norm and of ψ. An
 inserted random token adds nothing to the signal; but it is very unlikely, so its gradient is large
-and adds to the norm. It also changes the context of every token after it.
+and adds to the norm. It also changes the context of every later token.
 
 An edit does not know the key, so the level holds over keys.
 """
@@ -50,35 +50,38 @@ from gaussmark_lib.workbench.begin import solved
 from gaussmark_lib.workbench.pairs import Pairs, shares
 from gaussmark_lib.workbench.plots.panels import panels
 
+# Names of schemes, edits and predictions, as tables and figures show them.
 SHARPER = "GaussMark, sharper"
 UNEDITED = "unedited"
 LOST = "predicted"
-PARTS = {"signal": "signal ⟨ξ, G⟩/σ", "norm": "norm ‖G‖", "psi": "ψ"}
+PARTS = {
+    "signal": "signal ⟨ξ, G⟩/σ",
+    "norm": "norm ‖G‖",
+    "psi": "ψ",
+}  # column → label
 LEVELS = (0.05, 0.01)
-PEOPLE = (
-    "retokenise",
-    "resample spans",
-    "substitute own tokens",
-)  # edits that people make
+# Edits that people make.
+PEOPLE = ("retokenise", "resample spans", "substitute own tokens")
 
 
 def unedited(prompts: Texts, responses: Texts, fraction: float, seed: int) -> corrupt.Pairs:
-    """The corruption that does nothing."""
+    """Return the texts as they are: the corruption that does nothing."""
     return prompts, responses
 
 
 def quoted(hosts: Texts) -> Change:
-    """A corruption: each response stands unchanged in a gap of a human text, its host; the given
-    fraction of the result is the host's, which must be long enough.
+    """Return a corruption that puts each response, unchanged, into a gap of a human text, its host.
+    The given fraction of the result is the host's, which must be long enough.
     """
 
     def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> corrupt.Pairs:
-        out = []
+        quotations = []
         for i, (response, host) in enumerate(zip(responses, hosts, strict=True)):
-            n = round(len(response) * fraction / (1 - fraction))
-            at = int(torch.randint(n + 1, (1,), generator=corrupt.generator(seed, i)))
-            out.append([*host[:at], *response, *host[at:n]])
-        return [list(ids) for ids in prompts], out
+            n_host = round(len(response) * fraction / (1 - fraction))
+            random = corrupt.generator(seed, i)
+            gap = int(torch.randint(n_host + 1, (1,), generator=random))
+            quotations.append([*host[:gap], *response, *host[gap:n_host]])
+        return [list(ids) for ids in prompts], quotations
 
     return change
 
@@ -96,21 +99,25 @@ def candidates(
     dtype: str | None = None,
     **options,
 ) -> dict[str, Scheme]:
-    """The registered schemes of these names. The rank-reduced one, by default without half of all
-    directions, has a σ for the same ψ, solved on prompts of the pilot; token keys mark a small late
-    matrix.
+    """Return the registered schemes of these names.
+
+    The rank-reduced scheme, by default without half of all directions, has a σ for the same ψ,
+    solved on prompts of the pilot. Token keys mark a small late matrix.
     """
     small = models.default_weight(lm.model, block=-1, small=True)
     marks = {name: Watermark(small, wm.sigma) for name in names if name.startswith("token keys")}
     if "rank-reduced" in names:
-        k = rank_dropped or min(wm.on(lm.model).linear.shape) // 2
-        reduced = replace(wm, rank_dropped=k)
+        n_dropped = rank_dropped or min(wm.on(lm.model).linear.shape) // 2
+        reduced = replace(wm, rank_dropped=n_dropped)
         marks["rank-reduced"] = solved(lm, pilot, n_tokens, reduced, psi, **options)
-    made = {}
+    tried = {}
     for name in names:
-        scheme = schemes.named(marks.get(name, wm), pairs.keys[0], [name])[name]
-        made[name] = replace(scheme, dtype=dtype) if isinstance(scheme, GaussMark) else scheme
-    return made
+        mark = marks.get(name, wm)
+        scheme = schemes.named(mark, pairs.keys[0], [name])[name]
+        if isinstance(scheme, GaussMark):
+            scheme = replace(scheme, dtype=dtype)
+        tried[name] = scheme
+    return tried
 
 
 def texts_by_scheme(
@@ -120,43 +127,46 @@ def texts_by_scheme(
     n_tokens: int,
     **options,
 ) -> dict[str, Texts]:
-    """A text of each pair by each scheme, pair i with the same random numbers; options are those of
-    ``generate.sample``.
+    """Write a text of each pair by each scheme, pair i with the same random numbers. Options are
+    those of ``generate.sample``.
 
-    Two tests of one mark have the same texts. The schemes write all at once, but for those that
-    write in a way of their own, and those whose noises would be a pair's second ones: a batch has
-    room for one noise per pair.
+    Two tests of one watermark have the same texts. The schemes write in one batch, except for those
+    that write in a way of their own, and those whose noises would be the second noises of a pair: a
+    batch has room for one noise per pair.
     """
     written: dict[str, Texts] = {}
     together = []
-    with_noise: dict[Watermark, str] = {}
+    with_noise: dict[Watermark, str] = {}  # watermark → the first scheme that writes with it
     for name, scheme in tried.items():
         if not isinstance(scheme, GaussMark):
             if type(scheme).generate is Scheme.generate:
                 together.append(name)
-            else:
-                own = {option: value for option, value in options.items() if option != "batch_size"}
-                written[name] = scheme.generate(
-                    lm.model,
-                    pairs.prompts,
-                    n_tokens,
-                    keys=pairs.keys,
-                    **own,
-                )
+                continue
+            # a way of their own has no batches
+            unbatched = {
+                option: value for option, value in options.items() if option != "batch_size"
+            }
+            written[name] = scheme.generate(
+                lm.model,
+                pairs.prompts,
+                n_tokens,
+                keys=pairs.keys,
+                **unbatched,
+            )
         elif scheme.wm not in with_noise:
             if with_noise:
                 [written[name]] = _written_at_once(lm, [scheme], pairs, n_tokens, **options)
             else:
                 together.append(name)
             with_noise[scheme.wm] = name
-    schemes = [tried[name] for name in together]
-    if schemes:
+    if together:
+        schemes = [tried[name] for name in together]
         texts = _written_at_once(lm, schemes, pairs, n_tokens, **options)
         written.update(zip(together, texts, strict=True))
     for name, scheme in tried.items():
         if name not in written:
             written[name] = written[with_noise[scheme.wm]]
-    return {name: written[name] for name in tried}
+    return {name: written[name] for name in tried}  # in the order of the schemes
 
 
 def _written_at_once(
@@ -166,6 +176,8 @@ def _written_at_once(
     n_tokens: int,
     **options,
 ) -> list[Texts]:
+    """A text of each pair by each scheme, scheme after scheme in one batch."""
+    n_schemes = len(schemes)
     is_greedy = options.get("temperature") == 0
     parts = [
         scheme.writing(lm.model, pairs.n, pairs.keys, is_greedy=is_greedy) for scheme in schemes
@@ -174,32 +186,34 @@ def _written_at_once(
     processors = [part.get("processor") for part in parts]
     texts = generate.sample(
         lm.model,
-        pairs.prompts * len(parts),
+        pairs.prompts * n_schemes,
         n_tokens,
         marks=marks if any(marks) else None,
         processor=_of_parts(processors, pairs.n) if any(processors) else None,
-        rows=[*range(pairs.n)] * len(parts),
+        rows=[*range(pairs.n)] * n_schemes,  # which random numbers: those of the pair
         **options,
     )
     return [*in_lists(texts, pairs.n)]
 
 
 def _of_parts(processors: Sequence[Callable | None], n: int) -> Callable[[slice], Processor]:
-    """Rows i·n to (i + 1)·n of all texts belong to processor i, if there is one."""
+    """A processor of all texts: rows i·n to (i + 1)·n belong to processor i, if it is not None."""
 
     def of_batch(rows: slice) -> Processor:
-        of_rows = []
+        of_rows = []  # (rows of the batch, their processor)
         for i, processor in enumerate(processors):
             first = max(rows.start, i * n)
             end = min(rows.stop, (i + 1) * n)
-            if processor and first < end:
-                inside = slice(first - rows.start, end - rows.start)
-                of_rows.append((inside, processor(slice(first - i * n, end - i * n))))
+            if processor is None or first >= end:
+                continue
+            in_batch = slice(first - rows.start, end - rows.start)
+            in_part = slice(first - i * n, end - i * n)
+            of_rows.append((in_batch, processor(in_part)))
 
         def process(ids: Tensor, logits: Tensor) -> Tensor:
             changed = logits.clone()
-            for inside, process_rows in of_rows:
-                changed[inside] = process_rows(ids[inside], logits[inside])
+            for in_batch, process_rows in of_rows:
+                changed[in_batch] = process_rows(ids[in_batch], logits[in_batch])
             return changed
 
         return process
@@ -217,16 +231,19 @@ def edited(
     *,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Each scheme's test of its own texts under their keys, after each edit at each strength:
-    ``scheme, edit, fraction, pair, p_value, psi`` (the scheme's statistic), ``norm`` and ``signal``
-    (NaN where a scheme has none). Without an edit, the fraction is 0 and the edit ``UNEDITED``.
+    """Test each scheme's own texts under their keys, after each edit at each strength.
+
+    Returns:
+        ``scheme, edit, fraction, pair, p_value, psi`` (the scheme's statistic), ``norm`` and
+        ``signal`` (NaN if a scheme has none). Without an edit, the fraction is 0 and the edit
+        ``UNEDITED``.
     """
-    every = {UNEDITED: unedited, **changes}
+    change_of = {UNEDITED: unedited, **changes}
     strengths = [(UNEDITED, 0.0), *product(changes, fractions)]
     tables = {}
     for names in _with_common_texts(tried, texts):
         versions = [
-            every[edit](pairs.prompts, texts[names[0]], fraction, seed)
+            change_of[edit](pairs.prompts, texts[names[0]], fraction, seed)
             for edit, fraction in strengths
         ]
         # text after text, so that what belongs to a key is made once
@@ -234,33 +251,35 @@ def edited(
         responses = [y[i] for i in range(pairs.n) for _, y in versions]
         owner = [i for i in range(pairs.n) for _ in versions]
         schemes = [tried[name] for name in names]
-        found = under_own_keys(lm, schemes, pairs.keys, prompts, responses, owner)
-        tables.update(zip(names, found, strict=True))
-    rows = []
-    for name in tried:
-        table = tables[name]
-        size = table.get("grad_norm", np.nan)
-        statistic = table["statistic"]
-        pair, version = np.divmod(table["text"].to_numpy(), len(strengths))
-        edit, fraction = zip(*(strengths[number] for number in version), strict=True)
-        columns = {
-            "scheme": name,
-            "edit": edit,
-            "fraction": fraction,
-            "pair": pair,
-        }
-        columns |= {
-            "p_value": table["p_value"],
-            "psi": statistic,
-            "norm": size,
-        }
-        of_scheme = pd.DataFrame(columns).assign(signal=statistic * size)
-        rows.append(of_scheme.iloc[np.lexsort([pair, version])])  # version by version
-    return pd.concat(rows, ignore_index=True)
+        scheme_tables = under_own_keys(lm, schemes, pairs.keys, prompts, responses, owner)
+        tables.update(zip(names, scheme_tables, strict=True))
+    of_schemes = [_by_version(name, tables[name], strengths) for name in tried]
+    return pd.concat(of_schemes, ignore_index=True)
+
+
+def _by_version(
+    name: str, table: pd.DataFrame, strengths: Sequence[tuple[str, float]]
+) -> pd.DataFrame:
+    """A scheme's part of :func:`edited`, from its tests of all versions, text after text."""
+    size = table.get("grad_norm", np.nan)
+    statistic = table["statistic"]
+    pair, version = np.divmod(table["text"].to_numpy(), len(strengths))
+    edit, fraction = zip(*(strengths[number] for number in version), strict=True)
+    columns = {
+        "scheme": name,
+        "edit": edit,
+        "fraction": fraction,
+        "pair": pair,
+        "p_value": table["p_value"],
+        "psi": statistic,
+        "norm": size,
+    }
+    of_scheme = pd.DataFrame(columns).assign(signal=statistic * size)
+    return of_scheme.iloc[np.lexsort([pair, version])]  # version by version
 
 
 def _with_common_texts(tried: Mapping[str, Scheme], texts: Mapping[str, Texts]) -> list[list[str]]:
-    """The names of the schemes; those together that test the same texts along the gradient of one
+    """The names of the schemes, in groups that test the same texts along the gradient of the same
     weight.
     """
     groups: list[list[str]] = []
@@ -285,25 +304,31 @@ def under_own_keys(
     owner: Sequence[int],
     lengths: Sequence[int] | None = None,
 ) -> list[pd.DataFrame]:
-    """Each scheme's test of every text under the key ``keys[owner[i]]``: a table per scheme, as
-    ``Scheme.score`` has it. Several schemes are ``GaussMark`` on one weight; they share each text's
-    forward pass, and each key's noise is drawn once. Only these take ``lengths``.
+    """Test text i under the key ``keys[owner[i]]`` by each scheme: a table per scheme, as
+    ``Scheme.score`` has it.
+
+    If there are several schemes, all are ``GaussMark`` on one weight. They share each text's
+    forward pass, and each key's noise is drawn once. Only ``GaussMark`` takes ``lengths``.
     """
     first = schemes[0]
     if not isinstance(first, GaussMark):
-        own = [keys[i] for i in owner]
-        return [first.score(lm.model, prompts, responses, own)]
+        own_keys = [keys[i] for i in owner]
+        return [first.score(lm.model, prompts, responses, own_keys)]
     wm, keys = perturb.ready(lm.model, first.wm, keys)
     noise_of = held_noises(wm, keys)
     weighings = [channel.weights(lm.model, scheme.edited) for scheme in schemes]
-    settings = {
-        "token_weights": weighings,
-        "lengths": lengths,
-        "dtype": first.dtype,
-    }
+    of_texts = gradients.gradients(
+        lm.model,
+        prompts,
+        responses,
+        first.wm,
+        token_weights=weighings,
+        lengths=lengths,
+        dtype=first.dtype,
+    )
     rows: list[list[tuple]] = [[] for _ in schemes]
-    each = gradients.gradients(lm.model, prompts, responses, first.wm, **settings)
-    for of_text in in_lists(each, len(schemes)):
+    # each text has one gradient per scheme, next to each other
+    for of_text in in_lists(of_texts, len(schemes)):
         for of_scheme, gradient in zip(rows, of_text, strict=True):
             psi = along_noise(gradient, noise_of(owner[gradient.text]))
             of_scheme.append((gradient.text, gradient.n_tokens, psi, gradient.norm))
@@ -311,21 +336,26 @@ def under_own_keys(
 
 
 def held_noises(wm: PlacedWatermark, keys: Sequence[Key]) -> Callable[[int], Float[Tensor, " d"]]:
-    """A function of i: ξ/σ of ``keys[i]``, flat, on the model's device. It keeps the noises that
-    were used last, as many as ``HELD`` bytes have room for.
+    """Return a function of i: ξ/σ of ``keys[i]``, flat, on the model's device. It keeps the noises
+    that were used last, as many as fit in ``HELD`` bytes.
     """
-    n_held = max(4, HELD // (4 * wm.d))
-    return lru_cache(n_held)(lambda i: streams([keys[i]], wm.d, 1.0, wm.model.device)[0])
+    n_noises = max(4, HELD // (4 * wm.d))  # of four bytes per number
+
+    @lru_cache(n_noises)
+    def noise_of(i: int) -> Float[Tensor, " d"]:
+        return streams([keys[i]], wm.d, 1.0, wm.model.device)[0]
+
+    return noise_of
 
 
 def along_noise(gradient: gradients.TextGradient, z: Float[Tensor, " d"]) -> float:
-    """ψ = ⟨z, u⟩ of a text's direction u; P is in u already."""
+    """Return ψ = ⟨z, u⟩ of a text's direction u. P is in u already."""
     u = gradient.unit()
     return torch.dot(u, z.to(u)).item()
 
 
 def _table(rows: Sequence[tuple]) -> pd.DataFrame:
-    """Of texts with their ψ and ‖G‖, with p-values, in the order of texts and lengths."""
+    """A table of texts with their ψ, ‖G‖ and p-values, in the order of texts and lengths."""
     table = pd.DataFrame(rows, columns=["text", "n_tokens", "statistic", "grad_norm"])
     psi = table["statistic"].to_numpy()
     table = table.assign(p_value=norm.sf(psi), log10_p=norm.logsf(psi) / np.log(10))
@@ -333,7 +363,7 @@ def _table(rows: Sequence[tuple]) -> pd.DataFrame:
 
 
 def with_start(table: pd.DataFrame) -> pd.DataFrame:
-    """The unedited texts as fraction 0 of each edit, for lines that begin there."""
+    """Repeat the unedited texts as fraction 0 of each edit, for lines that begin there."""
     start = table[table["edit"] == UNEDITED]
     edits = [edit for edit in table["edit"].unique() if edit != UNEDITED]
     starts = [start.assign(edit=edit) for edit in edits]
@@ -348,8 +378,8 @@ def power_figure(
     title: str,
     **options,
 ) -> Figure:
-    """The share of texts detected at level 0.05 against the column x, kept in the record as
-    ``name``; options are those of ``panels``.
+    """Draw the share of texts detected at level 0.05 against the column x. Save it in the record as
+    ``name``. Options are those of ``panels``.
     """
     drawn = panels(
         shares(table, ["scheme", "edit", "fraction"], 0.05),
@@ -365,45 +395,61 @@ def power_figure(
 
 
 def parts(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean signal, norm and ψ of one scheme's texts over their means without an edit: ``edit,
-    fraction, part, value, low, high, n``; and what they would be if tokens were lost and nothing
-    else happened.
+    """Divide mean signal, norm and ψ of one scheme's texts by their means without an edit.
+
+    Returns:
+        ``edit, fraction, part, value, low, high, n``; and as the edit ``LOST`` what these would be
+        if tokens were lost and nothing else happened.
     """
     rows = []
     start = table[table["edit"] == UNEDITED]
-    for (edit, fraction), after in with_start(table).groupby(["edit", "fraction"], sort=False):
+    for (edit, fraction), of_edit in with_start(table).groupby(["edit", "fraction"], sort=False):
         for part, label in PARTS.items():
-            share = stats.ratio(after[part].to_numpy(), start[part].to_numpy())
-            rows.append({"edit": edit, "fraction": fraction, "part": label} | share.row())
-    for fraction, (part, label) in product(sorted({0.0, *table["fraction"]}), PARTS.items()):
-        left = (1 - fraction) ** (1 if part == "signal" else 0.5)
+            share = stats.ratio(of_edit[part].to_numpy(), start[part].to_numpy())
+            rows.append(
+                {
+                    "edit": edit,
+                    "fraction": fraction,
+                    "part": label,
+                    **share.row(),
+                }
+            )
+    fractions = sorted({0.0, *table["fraction"]})
+    for fraction, (part, label) in product(fractions, PARTS.items()):
+        power = 1 if part == "signal" else 0.5
+        value = (1 - fraction) ** power
         rows.append(
             {
                 "edit": LOST,
                 "fraction": fraction,
                 "part": label,
-                "value": left,
+                "value": value,
             }
         )
     return pd.DataFrame(rows)
 
 
 def toy(lost: float, added: float, surprise: float) -> float:
-    """ψ after over ψ before, of a toy text of 100 tokens: each token's gradient is a random vector,
-    the key's noise leans as much towards each of them, and contexts do not exist.
+    """Return ψ after over ψ before, of a toy text of 100 tokens: each token's gradient is a random
+    vector, the key's noise leans as much towards each of them, and contexts do not exist.
 
-    A share ``lost`` of the tokens is taken away, and ``added`` · 100 others are put in, which the
-    noise does not know, with squared norms ``surprise`` times as large.
+    A share ``lost`` of the tokens is deleted, and ``added`` · 100 other tokens are inserted, which
+    the noise does not know, with squared norms ``surprise`` times as large.
     """
     n_tokens = 100
     dimension = 20_000
+    n_lost = round(lost * n_tokens)
+    n_added = round(added * n_tokens)
     rng = np.random.default_rng(0)
-    own = rng.normal(size=(n_tokens, dimension)) / dimension**0.5
-    others = rng.normal(size=(round(added * n_tokens), dimension)) * (surprise / dimension) ** 0.5
-    xi = own.sum(0)
-    before = own.sum(0)
-    after = own[round(lost * n_tokens) :].sum(0) + others.sum(0)
-    return float((xi @ after) / np.linalg.norm(after) / (xi @ before) * np.linalg.norm(before))
+    # a row per token
+    tokens = rng.normal(size=(n_tokens, dimension)) / dimension**0.5
+    inserted = rng.normal(size=(n_added, dimension)) * (surprise / dimension) ** 0.5
+    unedited = tokens.sum(0)
+    changed = tokens[n_lost:].sum(0) + inserted.sum(0)
+    xi = unedited
+    psi_unedited = xi @ unedited / np.linalg.norm(unedited)
+    psi_changed = xi @ changed / np.linalg.norm(changed)
+    return float(psi_changed / psi_unedited)
 
 
 def false_alarms(
@@ -417,8 +463,8 @@ def false_alarms(
     keys_per_text: int = 1,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The realised level after each edit of unwatermarked texts, under keys that no other text
-    has. Given the text, each key is an independent coin, so the count over all pairs is binomial.
+    """Measure the level after each edit of unwatermarked texts, under keys that no other text has.
+    Given the text, each key is an independent coin, so the count over all pairs is binomial.
 
     Returns:
         ``scheme, edit, level, value, low, high, n`` (exact 99% interval), and ``p_excess`` =
@@ -427,23 +473,26 @@ def false_alarms(
     versions = {edit: change(prompts, human, fraction, seed) for edit, change in changes.items()}
     rows = []
     for name, scheme in tried.items():
-        found = []
+        p_of_texts = []  # for each text (edits, keys)
         for i in range(len(human)):
-            x, y = ([texts[which][i] for texts in versions.values()] for which in (0, 1))
+            edited_prompts = [x[i] for x, _ in versions.values()]
+            edited_responses = [y[i] for _, y in versions.values()]
+            # beyond the keys of the pairs of this seed
             first = 1_000_000 * seed + 500_000 + i * keys_per_text
             fresh = [Key.from_seed(first + j) for j in range(keys_per_text)]
-            found.append(p_values(lm, scheme, x, y, fresh))
-        for edit, p in zip(versions, np.concatenate(found, axis=1), strict=True):
+            p_of_texts.append(p_values(lm, scheme, edited_prompts, edited_responses, fresh))
+        p_by_edit = np.concatenate(p_of_texts, axis=1)
+        for edit, p in zip(versions, p_by_edit, strict=True):
             for level in LEVELS:
                 alarms = p <= level
-                excess = binom.sf(alarms.sum() - 1, alarms.size, level)
+                share = stats.interval(alarms.ravel(), confidence=0.99)
                 row = {
                     "scheme": name,
                     "edit": edit,
                     "level": level,
-                    "p_excess": excess,
+                    "p_excess": binom.sf(alarms.sum() - 1, alarms.size, level),
                 }
-                rows.append(row | stats.interval(alarms.ravel(), confidence=0.99).row())
+                rows.append(row | share.row())
     return pd.DataFrame(rows)
 
 
@@ -454,8 +503,9 @@ def p_values(
     responses: Texts,
     keys: Sequence[Key],
 ) -> np.ndarray:
-    """(texts, keys); GaussMark's keys share the gradients."""
+    """Return the p-values of the texts under each key, as (texts, keys)."""
     if isinstance(scheme, GaussMark):
+        # all keys share the gradients
         table = score.score(
             lm.model,
             prompts,

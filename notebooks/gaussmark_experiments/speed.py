@@ -1,9 +1,10 @@
-"""10: fair timings: alternating repeats in one process, medians, ratios; the plain loop that
-everything is compared with; and the memory that a call needs beyond what the process holds already.
+"""10: fair timings. Alternating repeats in one process, medians and ratios; the plain loop that
+everything is compared with; and the memory that a call needs in addition to what the process holds
+already.
 
-Seconds depend on the machine and its load; ratios of tasks that take turns depend on the tasks. So
-each repeat runs every task once, in turn, and a ratio is formed within a repeat before the median
-over repeats is taken.
+Seconds depend on the machine and its load. Ratios of tasks that take turns depend only on the
+tasks. So each repeat runs every task once, in turn, and a ratio is formed within a repeat before
+the median over repeats is taken.
 """
 
 import copy
@@ -32,28 +33,23 @@ from gaussmark_lib.perturb import Key
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench.plots.panels import panels
 
-ALONE = 4  # rows that are written one after the other: all of them would take most of the time
+ALONE = 4  # rows that are written one by one: all rows would take most of the time
 
 
 def alternating(tasks: Mapping[str, Callable[[], object]], repeats: int = 5) -> pd.DataFrame:
-    """Seconds of each task in each repeat, the tasks taking turns: ``task, repeat, seconds``. Each
-    runs once before, untimed; an accelerator is waited for.
+    """Time each task in each repeat, the tasks taking turns: ``task, repeat, seconds``. Each task
+    runs once before, untimed. An accelerator is waited for.
     """
     rows = []
-    for repeat in range(-1, repeats):
+    for repeat in range(-1, repeats):  # −1 is the warm-up
         for name, task in tasks.items():
             _wait()
             start = time.perf_counter()
             task()
             _wait()
-            rows.append(
-                {
-                    "task": name,
-                    "repeat": repeat,
-                    "seconds": time.perf_counter() - start,
-                }
-            )
-    return pd.DataFrame(rows[len(tasks) :])
+            seconds = time.perf_counter() - start
+            rows.append((name, repeat, seconds))
+    return pd.DataFrame(rows[len(tasks) :], columns=["task", "repeat", "seconds"])
 
 
 def at_sizes(
@@ -62,27 +58,28 @@ def at_sizes(
     sizes: Sequence[int],
     repeats: int,
 ) -> pd.DataFrame:
-    """:func:`alternating` over each task at each size, all of them taking turns, with a column
-    ``x`` for the size.
+    """Return :func:`alternating` over each task at each size, all of them taking turns, with a
+    column ``x`` for the size.
     """
-    each = {f"{name} {n}": partial(task, n) for name, task in tasks.items() for n in sizes}
-    times = alternating(each, repeats)
-    names = times["task"].str.rsplit(" ", n=1)
-    return times.assign(task=names.str[0], **{x: names.str[1].astype(int)})
+    named = {f"{name} {n}": partial(task, n) for name, task in tasks.items() for n in sizes}
+    times = alternating(named, repeats)
+    names = times["task"].str.rsplit(" ", n=1)  # task and size
+    times["task"] = names.str[0]
+    times[x] = names.str[1].astype(int)
+    return times
 
 
 def many_over_one(times: pd.DataFrame) -> dict[str, stats.Estimate]:
-    """By task of :func:`at_sizes` over ``keys``: the time of the most keys over that of one."""
-    most = times["keys"].max()
-    over = {}
+    """Divide the time of the largest number of keys by that of one key, for each task of
+    :func:`at_sizes` over ``keys``.
+    """
+    largest = times["keys"].max()
+    ratios = {}
     for task, rows in times.groupby("task", sort=False):
-        ends = rows[rows["keys"].isin([1, most])]
-        over[task] = ratio(
-            ends.assign(task=ends["keys"].map({1: "one", most: "many"})),
-            "many",
-            "one",
-        )
-    return over
+        ends = rows[rows["keys"].isin([1, largest])]
+        as_tasks = ends.assign(task=ends["keys"].map({1: "one", largest: "many"}))
+        ratios[task] = ratio(as_tasks, "many", "one")
+    return ratios
 
 
 def generations(
@@ -93,39 +90,53 @@ def generations(
     n: int,
     seed: int,
 ) -> dict[str, Callable[[], object]]:
-    """Four tasks that write n tokens after each prompt: without a watermark, with one key for all,
-    with a key per row in one batch, and the first ``ALONE`` rows one after the other. What is timed
-    of the second is writing, not drawing the noise.
+    """Return four tasks that write n tokens after each prompt.
+
+    They write without a watermark; with one key for all; with a key per row in one batch; and the
+    first ``ALONE`` rows one by one. The timing of the second task includes writing, but not drawing
+    the noise.
     """
     with perturb.watermarked(lm.model, wm, keys[0]):
         marked_model = copy.deepcopy(lm.model)
     marks = [(wm, key) for key in keys]
-    batch = {"seed": seed, "batch_size": len(prompts)}
-    return {
-        "plain": lambda: generate.sample(lm.model, prompts, n, **batch),
-        "watermarked": lambda: generate.sample(marked_model, prompts, n, **batch),
-        "a key per row": lambda: generate.sample(lm.model, prompts, n, marks=marks, **batch),
-        "one key after the other": lambda: [
+    # all prompts in one batch
+    write = partial(
+        generate.sample,
+        prompts=prompts,
+        n_tokens=n,
+        seed=seed,
+        batch_size=len(prompts),
+    )
+
+    def one_by_one() -> list[list[list[int]]]:
+        return [
             generate.sample(lm.model, [prompt], n, marks=[mark], seed=seed)
             for prompt, mark in zip(prompts[:ALONE], marks[:ALONE], strict=True)
-        ],
+        ]
+
+    return {
+        "plain": partial(write, lm.model),
+        "watermarked": partial(write, marked_model),
+        "a key per row": partial(write, lm.model, marks=marks),
+        "one key after the other": one_by_one,
     }
 
 
 def _wait() -> None:
+    """A GPU's calls return before they are done."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def ratio(times: pd.DataFrame, task: str, reference: str) -> stats.Estimate:
-    """Seconds of a task over those of the reference: the median over repeats."""
+    """Divide the seconds of a task by those of the reference: the median over repeats."""
     by_repeat = times.pivot(index="repeat", columns="task", values="seconds")
     return stats.median(by_repeat[task] / by_repeat[reference])
 
 
 def operations(call: Callable[[], object]) -> int:
-    """Floating-point operations of a call's matrix products and attentions, forward and backward,
-    as torch counts them.
+    """Count the floating-point operations of a call's matrix products and attentions, forward and
+    backward, as torch counts them.
     """
     with FlopCounterMode(display=False) as counter:
         call()
@@ -139,7 +150,7 @@ def plain_loop(
     wm: perturb.Watermark,
     xi: Float[Tensor, "d_out d_in"],
 ) -> Float[np.ndarray, " texts"]:
-    """The simplest ψ, the reference of all ratios: one text at a time, autograd on the weight, in
+    """Compute the simplest ψ, the reference of all ratios: text by text, autograd on the weight, in
     the model's own dtype.
     """
     placed = wm.on(model)
@@ -148,6 +159,7 @@ def plain_loop(
     for prompt, y in zip(prompts, responses, strict=True):
         x = placed.reader.prompt(prompt)
         ids = torch.tensor([[*x, *y]], device=model.device)
+        # the logits at a place predict the next token: from the prompt's last place on
         logits = model(input_ids=ids, use_cache=False).logits[0, len(x) - 1 : -1]
         log_p = logits.log_softmax(-1).gather(-1, ids[0, len(x) :, None]).sum()
         [gradient] = torch.autograd.grad(log_p, linear.parameter)
@@ -166,11 +178,11 @@ def forward_only(
     batch_size: int = 8,
     dtype: str | torch.dtype | None = None,
 ) -> None:
-    """One forward pass over the same texts in the same batches, and nothing else: the floor below
-    which no scoring can go.
+    """Run one forward pass over the same texts in the same batches, and nothing else: no scoring
+    can be faster.
     """
     reader = tokens.Reader(model)
-    pairs = list(zip([reader.prompt(x) for x in prompts], responses, strict=True))
+    pairs = [(reader.prompt(x), y) for x, y in zip(prompts, responses, strict=True)]
     with arithmetic.computing_in(model, arithmetic.arithmetic(model, dtype)):
         for start in range(0, len(pairs), batch_size):
             texts = [[*x, *y] for x, y in pairs[start : start + batch_size]]
@@ -179,23 +191,24 @@ def forward_only(
 
 
 def peak_memory(call: Callable[[], Any]) -> tuple[Any, float]:
-    """What the call returns, and by how many MiB the process grew while it ran: resident memory,
-    sampled every 2 ms, and memory of the GPU.
+    """Return what the call returns, and by how many MiB the process grew while it ran: resident
+    memory, sampled every 2 ms, and memory of the GPU.
 
-    Memory that was freed before is handed back to the system first, where that is possible, so that
-    using it again counts.
+    Memory that was freed earlier is first returned to the system, if possible, so that using it
+    again counts.
     """
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     process = psutil.Process()
-    over = threading.Event()
-    before = most = process.memory_info().rss
+    is_over = threading.Event()
+    base = process.memory_info().rss
+    peak = base
 
     def watch() -> None:
-        nonlocal most
-        while not over.wait(0.002):
-            most = max(most, process.memory_info().rss)
+        nonlocal peak
+        while not is_over.wait(0.002):
+            peak = max(peak, process.memory_info().rss)
 
     before_on_gpu = torch.cuda.memory_allocated()  # 0 where there is none, as the peak below
     if torch.cuda.is_available():
@@ -205,18 +218,18 @@ def peak_memory(call: Callable[[], Any]) -> tuple[Any, float]:
     try:
         result = call()
     finally:
-        over.set()
+        is_over.set()
         watcher.join()
     grown_on_gpu = torch.cuda.max_memory_allocated() - before_on_gpu
-    return result, (most - before + grown_on_gpu) / 2**20
+    return result, (peak - base + grown_on_gpu) / 2**20
 
 
 def draw_against(times: pd.DataFrame, x: str, xlabel: str, title: str, caption: str) -> Figure:
-    """Median milliseconds per text against a size, a line per task, with the fastest and slowest
-    repeat.
+    """Draw the median milliseconds per text against a size, a line per task, with the fastest and
+    slowest repeat.
     """
-    each = times.groupby(["task", x], sort=False)["seconds"]
-    rows = 1000 * each.agg(value="median", low="min", high="max")
+    by_task = times.groupby(["task", x], sort=False)["seconds"]
+    rows = 1000 * by_task.agg(value="median", low="min", high="max")
     return panels(
         rows.reset_index(),
         x,
@@ -225,5 +238,8 @@ def draw_against(times: pd.DataFrame, x: str, xlabel: str, title: str, caption: 
         caption=f"{caption}; median and range of the repeats",
         xlabel=xlabel,
         ylabel="milliseconds per text",
-        ylim=(0, 1.05 * rows["high"].max()),
+        ylim=(
+            0,
+            1.05 * rows["high"].max(),
+        ),  # from 0, so that heights compare
     )

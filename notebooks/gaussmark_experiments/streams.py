@@ -1,10 +1,11 @@
-"""A stream of texts under one key: evidence that may be looked at after every text
-(``joint.stream``), what marked texts teach the memory, and what an asker of a detector gains.
+"""A stream of texts under one key: evidence that you may look at after every text
+(``joint.stream``), what marked texts teach the memory, and what an attacker gains who queries a
+detector.
 
 What the memory knows of z after n marked texts, to second order: text i with Fisher information
 F_i says as much as an observation of precision σ²F_i, so z has the precision I + σ²ΣF_i. If all
 directions of F were alike, a further marked text would keep the share 1/(1 + nc) of its ψ, with
-c = σ² tr F²/tr F; any other spectrum of F keeps more (1/(1 + x) is convex).
+c = σ² tr F²/tr F. Any other spectrum of F keeps more (1/(1 + x) is convex).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,11 @@ from jaxtyping import Bool, Float
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from gaussmark_experiments.one_key_in_production import TAU, Human, units
+from gaussmark_experiments.one_key_in_production import (
+    TAU,
+    Human,
+    units,
+)
 from gaussmark_experiments.whose_text import gradients
 from gaussmark_lib import generate, models, perturb, score, stats
 from gaussmark_lib.beyond import joint
@@ -25,10 +30,12 @@ from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
 
 SHARE = 0.1  # π, the share of marked texts that the evidence bets on
+# Names of stopping rules, as tables show them.
 BET = "E ≥ 20 at any time"
 KNOWN = "p ≤ 0.05 at any time"
 NAIVE = "p ≤ 0.05, ψ taken for independent"
-N_TRIED = 8  # questions per step of an attack
+N_TRIED = 8  # queries per step of an attack
+ACCUSED = 20  # wealth E at which a key is accused: an innocent key reaches it with p ≤ 1/20
 
 
 def log_evidence(
@@ -36,39 +43,45 @@ def log_evidence(
     K: Float[np.ndarray, "n n"],
     strength: Float[np.ndarray, " n"],
 ) -> Float[np.ndarray, "keys n"]:
-    """log E after each text, for ``strength`` σ‖G‖ of the texts."""
+    """Return log E after each text, for ``strength`` σ‖G‖ of the texts."""
     r, residuals = joint.law.innovations(psi, K)
-    bets = joint.stream.log_bets(np.nan_to_num(r), strength * residuals, SHARE)
+    r = np.nan_to_num(r)  # a text that says nothing new has no innovation, and wins nothing
+    bets = joint.stream.log_bets(r, strength * residuals, SHARE)
     return bets.cumsum(1)
 
 
 def peeked(
     psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]
 ) -> Bool[np.ndarray, " keys"]:
-    """Whether Σ_{j ≤ i} ψ_j is significant by itself at level 0.05 after any text i; its standard
-    deviation is √(Σ_{j,l ≤ i} K_jl).
+    """Tell for each key whether Σ_{j ≤ i} ψ_j is significant by itself at level 0.05 after any text
+    i. The standard deviation of this sum is √(Σ_{j,l ≤ i} K_jl).
     """
-    z = psi.cumsum(1) / np.sqrt(np.diag(K.cumsum(0).cumsum(1)))
+    variances = np.diag(K.cumsum(0).cumsum(1))
+    z = psi.cumsum(1) / np.sqrt(variances)
     return (z >= TAU).any(1)
 
 
 def accused(
     innocent: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]],
 ) -> pd.DataFrame:
-    """The share of innocent keys that are accused at any time, by who watches: ``kind, who stops,
-    value, low, high, n``. Each kind of text has (ψ, K, log E).
+    """Return the share of innocent keys that are accused at any time, by stopping rule: ``kind, who
+    stops, value, low, high, n``. Each kind of text has (ψ, K, log E).
     """
     rows = []
     for kind, (psis, K, log_e) in innocent.items():
         hits = {
-            BET: log_e.max(1) >= np.log(20),
+            BET: log_e.max(1) >= np.log(ACCUSED),
             KNOWN: peeked(psis, K),
             NAIVE: peeked(psis, np.eye(len(K))),
         }
-        rows += [
-            {"kind": kind, "who stops": who} | stats.interval(hit).row()
-            for who, hit in hits.items()
-        ]
+        for rule, hit in hits.items():
+            rows.append(
+                {
+                    "kind": kind,
+                    "who stops": rule,
+                    **stats.interval(hit).row(),
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -82,42 +95,66 @@ def mixed(
     dtype: str | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """For each key, and each k of ``every``, the stream of human texts in which every k-th is
-    exchanged for one that the key wrote: ``key_id, every, place, marked, psi, innovation, log_e``.
+    """Replace every k-th of the human texts by a text that the key wrote, for each key and each k
+    of ``every``, and follow the evidence along the stream.
 
-    Streams of one key share their marked texts; all streams share the human ones.
+    Streams of one key share their marked texts; all streams share the human texts.
+
+    Returns:
+        ``key_id, every, place, marked, psi, innovation, log_e``.
     """
     n = len(human.prompts)
     n_tokens = len(human.responses[0])
+    n_marked = n // min(every)
     plain = gradients(lm, human.prompts, human.responses, wm, dtype)
-    psi_plain = score.psi(plain, wm.on(lm.model), keys)
+    psi_plain = score.psi(plain, wm.on(lm.model), keys)  # (texts, keys)
     u = units(plain)
     K_plain = joint.directions.inner(u, u)
-    place = np.arange(n)
     tables = []
     for i, key in enumerate(keys):
-        asked = [human.prompts[(i + j) % n] for j in range(n // min(every))]
-        marked = marked_gradients(lm, asked, wm, key, n_tokens, dtype=dtype, seed=seed + i)
+        prompts = [human.prompts[(i + j) % n] for j in range(n_marked)]
+        marked = marked_gradients(lm, prompts, wm, key, n_tokens, dtype=dtype, seed=seed + i)
         v = units(marked)
         across = joint.directions.inner(v, u)
-        K = np.block([[K_plain, across.T], [across, joint.directions.inner(v, v)]])
+        # K, ψ and σ‖G‖ of all texts of the key's streams, the human texts first
+        K = np.block(
+            [
+                [K_plain, across.T],
+                [across, joint.directions.inner(v, v)],
+            ]
+        )
         psi = np.append(psi_plain[:, i], score.psi(marked, wm.on(lm.model), [key]))
         strength = wm.sigma * np.array([gradient.norm for gradient in [*plain, *marked]])
         for k in every:
-            is_marked = (place + 1) % k == 0
-            texts = np.where(is_marked, n + place // k, place)  # of all, plain ones first
-            of_stream = psi[None, texts], K[np.ix_(texts, texts)]
-            columns = {
-                "place": place,
-                "marked": is_marked,
-                "psi": psi[texts],
-                "innovation": joint.law.innovations(*of_stream)[0][0],
-                "log_e": log_evidence(*of_stream, strength[texts])[0],
-                "key_id": key.key_id,
-                "every": k,
-            }
-            tables.append(pd.DataFrame(columns))
+            stream = _stream(psi, K, strength, n, k)
+            tables.append(stream.assign(key_id=key.key_id, every=k))
     return pd.concat(tables, ignore_index=True)
+
+
+def _stream(
+    psi: Float[np.ndarray, " texts"],
+    K: Float[np.ndarray, "texts texts"],
+    strength: Float[np.ndarray, " texts"],
+    n_plain: int,
+    k: int,
+) -> pd.DataFrame:
+    """The stream in which every k-th of the plain texts, which come first, is replaced by the next
+    marked text.
+    """
+    place = np.arange(n_plain)
+    is_marked = (place + 1) % k == 0
+    texts = np.where(is_marked, n_plain + place // k, place)
+    psi_of_stream = psi[None, texts]  # of one key
+    K_of_stream = K[np.ix_(texts, texts)]
+    r, _ = joint.law.innovations(psi_of_stream, K_of_stream)
+    columns = {
+        "place": place,
+        "marked": is_marked,
+        "psi": psi[texts],
+        "innovation": r[0],
+        "log_e": log_evidence(psi_of_stream, K_of_stream, strength[texts])[0],
+    }
+    return pd.DataFrame(columns)
 
 
 def marked_gradients(
@@ -130,22 +167,29 @@ def marked_gradients(
     dtype: str | None = None,
     seed: int = 0,
 ) -> list[TextGradient]:
-    """Gradients of texts that one key writes to these prompts."""
+    """Return gradients of texts that one key writes after these prompts."""
     with perturb.watermarked(lm.model, wm, key):
         responses = generate.sample(lm.model, prompts, n_tokens, seed=seed)
     return gradients(lm, prompts, responses, wm, dtype)
 
 
 def found_by(streams: pd.DataFrame) -> pd.DataFrame:
-    """Share of the streams whose E has reached 20 after so many texts: ``every, texts, value, low,
-    high, n``.
+    """Return the share of the streams whose E has reached 20 after so many texts: ``every, texts,
+    value, low, high, n``.
     """
     highest = streams.groupby(["key_id", "every"])["log_e"].cummax()
-    hits = (highest >= np.log(20)).groupby([streams["every"], streams["place"]])
-    return pd.DataFrame(
-        {"every": f"1 in {every}", "texts": place + 1} | stats.interval(rows).row()
-        for (every, place), rows in hits
-    )
+    is_found = highest >= np.log(ACCUSED)
+    rows = []
+    for (every, place), hits in is_found.groupby([streams["every"], streams["place"]]):
+        share = stats.interval(hits)
+        rows.append(
+            {
+                "every": f"1 in {every}",
+                "texts": place + 1,
+                **share.row(),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def kept(
@@ -154,52 +198,61 @@ def kept(
     wm: perturb.PlacedWatermark,
     ends: Sequence[int],
 ) -> pd.DataFrame:
-    """Innovation divided by ψ of one key's marked texts, by their place in a stream of which all
-    are marked: ``texts`` (the middle of a segment that ends at one of ``ends``), ``measured``, and
-    ``first order``: L⁻¹m over m, for m = σ‖G‖ and K = LLᵀ.
+    """Divide innovation by ψ of one key's marked texts, by their place in a stream of marked texts
+    alone.
+
+    Returns:
+        ``texts`` (the middle of a segment that ends at one of ``ends``), ``measured``, and ``first
+        order``: L⁻¹m over m, for m = σ‖G‖ and K = LLᵀ.
     """
     u = units(marked)
     m = wm.sigma * np.array([gradient.norm for gradient in marked])
-    psi = np.stack([score.psi(marked, wm, [key])[:, 0], m])
+    measured = score.psi(marked, wm, [key])[:, 0]
+    psi = np.stack([measured, m])  # (measured and first order, texts)
     r, _ = joint.law.innovations(psi, joint.directions.inner(u, u))
-    segments = (
-        np.split(np.nan_to_num(r), ends[:-1], axis=1),
-        np.split(psi, ends[:-1], axis=1),
-    )
-    shares = [new.sum(1) / old.sum(1) for new, old in zip(*segments, strict=True)]
+    starts = [0, *ends[:-1]]
+    r_of_segments = np.split(np.nan_to_num(r), ends[:-1], axis=1)
+    psi_of_segments = np.split(psi, ends[:-1], axis=1)
+    shares = [
+        new.sum(1) / whole.sum(1) for new, whole in zip(r_of_segments, psi_of_segments, strict=True)
+    ]
     table = pd.DataFrame(shares, columns=["measured", "first order"])
-    return table.assign(texts=(np.array([0, *ends[:-1]]) + ends) / 2, key_id=key.key_id)
+    return table.assign(texts=(np.array(starts) + ends) / 2, key_id=key.key_id)
 
 
 def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
-    """The measured share of ψ that is still new (rows of :func:`kept`, several keys), and two
-    theories: of the first order, and 1/(1 + nc).
+    """Draw the measured share of ψ that is still new (rows of :func:`kept`, several keys), and two
+    theories: the first order, and 1/(1 + nc).
     """
     rows = []
     confidence = 1 - 0.05 / long["texts"].nunique()  # all points together, 95%
     for middle, segment in long.groupby("texts"):
         measured = stats.interval(segment["measured"], confidence=confidence)
+        rows.append({"texts": middle, "what": "measured", **measured.row()})
         theories = {
             "first order: L⁻¹m / m": segment["first order"].mean(),
             "second order, all directions alike": 1 / (1 + middle * c),
         }
-        rows += [{"texts": middle, "what": "measured"} | measured.row()]
-        rows += [{"texts": middle, "what": what, "value": v} for what, v in theories.items()]
+        for theory, value in theories.items():
+            rows.append({"texts": middle, "what": theory, "value": value})
     return panels(
         pd.DataFrame(rows),
         "texts",
         by="what",
         title="Which share of ψ is still new in the n-th marked text?",
         caption=f"{caption}; intervals over keys, 95% for all points together",
-        xlabel="marked texts before",
+        xlabel="earlier marked texts",
         ylabel="innovation divided by ψ",
     )
 
 
 def flat_information(plain: Sequence[TextGradient], sigma: float) -> float:
-    """c = σ² tr F²/tr F = σ²κ tr F/d (``learning.unevenness``), from texts of the base model."""
-    squares = np.mean([gradient.norm**2 for gradient in plain])
-    return sigma**2 * learning.unevenness(plain) * squares / plain[0].unit().numel()
+    """Return c = σ² tr F²/tr F = σ²κ tr F/d (``learning.unevenness``), from texts of the base
+    model.
+    """
+    d = plain[0].unit().numel()
+    trace = np.mean([gradient.norm**2 for gradient in plain])
+    return sigma**2 * learning.unevenness(plain) * trace / d
 
 
 def forged(
@@ -212,24 +265,41 @@ def forged(
     n_steps: int,
     seed: int = 0,
 ) -> dict:
-    """A human text edited until a detector that answers ψ accuses it: of eight texts with one
-    token exchanged, the best is kept, step by step. The *forged* text has one more edit, and was
-    not asked about.
+    """Edit a human text until a detector that answers ψ accuses it.
 
-    Returns its ``psi`` and ``innovation`` (given all questions), and ``climb``, the best ψ of each
-    step.
+    Each step tries eight texts with one token exchanged, and keeps the best of them. The *forged*
+    text has one more edit, and the detector was not asked about it.
+
+    Returns:
+        Its ``psi`` and ``innovation`` (given all queries), and ``climb``, the best ψ of each step.
     """
     rng = np.random.default_rng(seed)
-    state = joint.State()
+    state = joint.State()  # the detector's memory of all queries
+    prompts = [prompt] * N_TRIED
     best = list(response)
     climb = []
-    settings = {"state": state, "batch_size": N_TRIED}
     for _ in range(n_steps):
         tries = [edited(best, rng) for _ in range(N_TRIED)]
-        answers = joint.sequence(lm.model, [prompt] * N_TRIED, tries, wm, [key], **settings)
+        answers = joint.sequence(
+            lm.model,
+            prompts,
+            tries,
+            wm,
+            [key],
+            state=state,
+            batch_size=N_TRIED,
+        )
         best = tries[answers["psi"].argmax()]
         climb.append(answers["psi"].max())
-    last = joint.sequence(lm.model, [prompt], [edited(best, rng)], wm, [key], **settings)
+    last = joint.sequence(
+        lm.model,
+        [prompt],
+        [edited(best, rng)],
+        wm,
+        [key],
+        state=state,
+        batch_size=N_TRIED,
+    )
     return {
         "psi": last["psi"][0],
         "innovation": last["innovation"][0],
@@ -238,14 +308,18 @@ def forged(
 
 
 def edited(ids: Sequence[int], rng: np.random.Generator) -> list[int]:
-    """The text with one token exchanged for another of its own."""
-    ids, place = list(ids), int(rng.integers(len(ids)))
-    others = sorted(set(ids) - {ids[place]})
-    return [*ids[:place], int(rng.choice(others)), *ids[place + 1 :]] if others else ids
+    """Exchange one token of the text for another token of the text."""
+    ids = list(ids)
+    place = int(rng.integers(len(ids)))
+    candidates = sorted(set(ids) - {ids[place]})
+    if not candidates:  # all tokens are the same
+        return ids
+    ids[place] = int(rng.choice(candidates))
+    return ids
 
 
 def wealth(lines: dict[str, Float[np.ndarray, "keys n"]], caption: str) -> Figure:
-    """log₁₀ E against the number of texts: a line per key, a colour per kind of stream."""
+    """Draw log₁₀ E against the number of texts: a line per key, a colour per kind of stream."""
     figure, axes = plt.subplots()
     for colour, (name, log_e) in zip((style.PLAIN, style.WATERMARKED), lines.items(), strict=False):
         places = np.arange(1, log_e.shape[1] + 1)
@@ -253,13 +327,13 @@ def wealth(lines: dict[str, Float[np.ndarray, "keys n"]], caption: str) -> Figur
             places,
             log_e.T / np.log(10),
             color=colour,
-            alpha=min(0.7, 12 / len(log_e)),
+            alpha=min(0.7, 12 / len(log_e)),  # many lines are paler
         )
         axes.plot([], [], color=colour, label=name)
     axes.axhline(
-        np.log10(20),
+        np.log10(ACCUSED),
         **style.DASHED,
         label="20, reached by 1 in 20 at most",
     )
-    axes.set(xlabel="texts so far", ylabel="log₁₀ of what 1 has become")
-    return style.caption(figure, caption, "What does a fair bet become?")
+    axes.set(xlabel="texts so far", ylabel="log₁₀ wealth (initial stake 1)")
+    return style.caption(figure, caption, "What is the wealth of a fair bet?")

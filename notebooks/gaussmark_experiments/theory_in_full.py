@@ -1,10 +1,11 @@
-"""Tables of 16_theory_in_full, for ``panels``: one row per point, with the columns ``curve`` (what
-is drawn), ``value``, and for simulations ``low, high``, a 95% interval.
+"""Tables of 16_theory_in_full, for ``panels``: one row per point, with the columns ``curve`` (which
+curve it belongs to), ``value``, and for simulations ``low, high``, a 95% interval.
 
 The models are those of ``beyond.toys``.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from gaussmark_lib.workbench import record
 from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
 
+# Parts of the names of curves: simulated curves end with theirs.
 SIMULATED = "simulated"
 EXACT = "exact"
 FIGURES = {  # arguments of ``panels``
@@ -59,7 +61,7 @@ FIGURES = {  # arguments of ``panels``
 
 
 def exact(value: float, curve: str = EXACT, **point: float | str) -> dict[str, float | str]:
-    """A number without an interval."""
+    """Return a point without an interval."""
     return {"curve": curve, "value": value} | point
 
 
@@ -69,49 +71,57 @@ def draw(
     caption: str,
     at: Mapping[str, float] | None = None,
 ) -> Figure:
-    """The figure of a table, saved in the record."""
+    """Draw the figure of a table, and save it in the record."""
     settings = {
         "x": "sigma",
         "by": "curve",
         "xscale": "log",
         "xlabel": "σ",
-    } | FIGURES[name]
+        **FIGURES[name],  # a figure may have an axis of its own
+    }
     if table[settings["by"]].str.contains(SIMULATED).any():
         settings["looks"] = looks(table)
     return record.save_figure(panels(table, caption=caption, at=at, **settings), name)
 
 
 def looks(table: pd.DataFrame) -> dict[str, dict]:
-    """Lines for exact curves, and points for simulated ones, in the colour of the line they belong
-    to.
+    """Return lines for exact curves, and points for simulated curves, in the colour of the line
+    that they belong to.
     """
     line = {"marker": ""}
     points = {"marker": "o", "markersize": 4, "linestyle": "none"}
-    found = {}
-    places = {}
+    styles = {}
+    places = {}  # exact curve → the number of its colour
     for name in table["curve"].unique():
         exact_name = name.removesuffix(f", {SIMULATED}")
         place = places.setdefault(exact_name, len(places))
-        found[name] = {"color": style.OTHERS[place]} | (points if SIMULATED in name else line)
-    return found
+        shape = points if SIMULATED in name else line
+        styles[name] = {"color": style.OTHERS[place], **shape}
+    return styles
 
 
 def gaussian_mean(dims: Sequence[int], sigmas: Sequence[float], n: int, seed: int) -> pd.DataFrame:
-    """Mean ψ/√d of the Gaussian example: simulated, its large-d rate, and the printed rate; ``off``
-    is the distance of the simulated mean from the exact one in standard errors.
+    """Return mean ψ/√d of the Gaussian example: simulated, its large-d rate, and the rate as
+    printed. ``off`` is the distance of the simulated mean from the exact mean in standard errors.
     """
-    rows = [exact(s / np.sqrt(1 + s**2), "the proof: σ/√(1+σ²)", sigma=s) for s in sigmas]
-    rows += [exact(s**2 / np.sqrt(1 + s**2), "as printed: σ²/√(1+σ²)", sigma=s) for s in sigmas]
-    for i, (dim, sigma) in enumerate((dim, sigma) for dim in dims for sigma in sigmas):
+    rows = []
+    for sigma in sigmas:
+        rate = sigma / np.sqrt(1 + sigma**2)
+        rows.append(exact(rate, "the proof: σ/√(1+σ²)", sigma=sigma))
+    for sigma in sigmas:
+        rate = sigma**2 / np.sqrt(1 + sigma**2)
+        rows.append(exact(rate, "as printed: σ²/√(1+σ²)", sigma=sigma))
+    for i, (dim, sigma) in enumerate(product(dims, sigmas)):
         psi = closed_forms.simulate_psi(dim, sigma, n, seed + i)
         error = psi.std(ddof=1) / np.sqrt(n)
         off = (psi.mean() - closed_forms.expected_psi(dim, sigma)) / error
+        simulated = stats.interval(psi / np.sqrt(dim))
         point = {
             "curve": f"{SIMULATED}, d = {dim}",
             "sigma": sigma,
             "off": off,
         }
-        rows.append(stats.interval(psi / np.sqrt(dim)).row() | point)
+        rows.append(simulated.row() | point)
     return pd.DataFrame(rows)
 
 
@@ -122,11 +132,14 @@ def gaussian_power(
     level: float,
     seed: int,
 ) -> pd.DataFrame:
-    """Power of the Gaussian example against ``dim``, one curve per σ, exact and simulated."""
+    """Return the power of the Gaussian example against ``dim``, one curve per σ, exact and
+    simulated.
+    """
     tables = []
     for i, sigma in enumerate(sigmas):
         powers = [closed_forms.gaussian_power(dim, sigma, level) for dim in dims]
-        psi = [closed_forms.simulate_psi(dim, sigma, n, seed + 100 * i + dim) for dim in dims]
+        first_seed = seed + 100 * i  # of this σ
+        psi = [closed_forms.simulate_psi(dim, sigma, n, first_seed + dim) for dim in dims]
         tables.append(_beside(f"σ = {sigma:g}", "dim", dims, powers, psi, level))
     return pd.concat(tables, ignore_index=True)
 
@@ -138,8 +151,8 @@ def softmax_power(
     level: float,
     seed: int,
 ) -> pd.DataFrame:
-    """Power of softmax models against ``sigma``: summed over outcomes and averaged over a net of
-    keys, and simulated.
+    """Return the power of softmax models against ``sigma``: summed over outcomes and averaged over
+    a net of keys, and simulated.
     """
     tables = []
     for name, (model, keys) in models.items():
@@ -164,24 +177,30 @@ def _beside(
     for place, power, psi in zip(at, powers, simulations, strict=True):
         hits = psi >= stats.threshold(level)
         p = binomtest(int(hits.sum()), len(hits), power).pvalue
-        point = {x: place, "curve": f"{name}, {SIMULATED}", "p_value": p}
-        rows += [
-            exact(power, name, **{x: place}),
-            stats.interval(hits).row() | point,
-        ]
+        simulated = {
+            x: place,
+            "curve": f"{name}, {SIMULATED}",
+            "p_value": p,
+        }
+        rows.append(exact(power, name, **{x: place}))
+        rows.append(stats.interval(hits).row() | simulated)
     return pd.DataFrame(rows)
 
 
 def dimensions(sigmas: Sequence[float], level: float, beta: float) -> pd.DataFrame:
-    """The dimension that gives power 1 − β in the Gaussian example, and the one at which the
-    theorem promises it: ``sigma, exact, theorem, factor``.
+    """Return the dimension that gives power 1 − β in the Gaussian example, and the dimension at
+    which the theorem promises this power: ``sigma, exact, theorem, factor``.
     """
     table = pd.DataFrame({"sigma": sigmas})
-    table["exact"] = [closed_forms.dimension_needed(s, level, beta) for s in sigmas]
-    table["theorem"] = [
-        closed_forms.first_dimension(
-            lambda dim, s=s: bounds.strongly_log_concave(dim, s, level) <= beta
-        )
-        for s in sigmas
-    ]
+    table["exact"] = [closed_forms.dimension_needed(sigma, level, beta) for sigma in sigmas]
+    table["theorem"] = [_promised_dimension(sigma, level, beta) for sigma in sigmas]
     return table.assign(factor=table["theorem"] / table["exact"])
+
+
+def _promised_dimension(sigma: float, level: float, beta: float) -> int:
+    """The smallest dimension at which the theorem's bound on the miss rate is at most β."""
+
+    def is_promised(dim: int) -> bool:
+        return bounds.strongly_log_concave(dim, sigma, level) <= beta
+
+    return closed_forms.first_dimension(is_promised)

@@ -1,9 +1,9 @@
-"""Token-level keys beside one key: n pairs of a prompt and a key, each continued by both schemes
-with the same random numbers, weight and σ, and so at the same price; what each test detects, and
-why.
+"""Token-level keys compared with one key. n pairs of a prompt and a key are continued by both
+schemes with the same random numbers, weight and σ, and so at the same price. What does each test
+detect, and why?
 
 The Γ_k of a text (``token_keys.per_token``) are computed once. Every length, every α₀ and both
-tests, hits and weighted sum, are read from that table.
+tests, hits and weighted sum, use that table.
 """
 
 import math
@@ -18,16 +18,25 @@ from scipy.stats import norm
 from transformers import PreTrainedModel
 
 from gaussmark_lib import corrupt, models, score, stats, weights
-from gaussmark_lib.beyond.token_level import gradients as token_gradients
+from gaussmark_lib.beyond.token_level import (
+    gradients as token_gradients,
+)
 from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.beyond.token_level import quantiles
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench import rewrite  # noqa: F401 - registers edits that need a model
-from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs, means, shares
+from gaussmark_lib.workbench.pairs import (
+    OWN,
+    PLAIN,
+    Pairs,
+    means,
+    shares,
+)
 from gaussmark_lib.workbench.plots.panels import panels
 
+# Names of tests and changes, as tables and figures show them.
 ONE = "one key"
 HITS = "token keys, hits"
 SUM = "token keys, sum"
@@ -41,17 +50,20 @@ LOOKS = {
 
 
 def small_weight(model: PreTrainedModel) -> str:
-    """The smallest matrix of the last block that is local (``token_level.gradients``), of several
-    the last, else the block's default one: every token of every text draws a noise of its size.
+    """Return the smallest matrix of the last block that is local (``token_level.gradients``), and
+    of several equally small ones the last. Return the block's default matrix if none is local.
+
+    Every token of every text draws a noise of the matrix's size.
     """
     default = models.default_weight(model, block=-1)
-    block = re.match(r".+?\.\d+\.", default)[0]
+    block = re.match(r".+?\.\d+\.", default)[0]  # "model.layers.3." for example
     names = [name for name in models.watermarkable(model) if name.startswith(block)]
     linears = [weights.Weight(model, name) for name in names]
     local = [linear for linear in linears if token_gradients.is_local(model, linear)]
-    return (
-        min(reversed(local), key=lambda linear: math.prod(linear.shape)).name if local else default
-    )
+    if not local:
+        return default
+    smallest = min(reversed(local), key=lambda linear: math.prod(linear.shape))
+    return smallest.name
 
 
 def changes(
@@ -60,22 +72,28 @@ def changes(
     fractions: Sequence[float],
     seed: int,
 ) -> dict[str, Change]:
-    """The edits by name and fraction, with the unedited texts first, and one token deleted."""
+    """Return the edits by name and fraction, with the unedited texts first, and the deletion of one
+    token last.
+    """
 
     def without_middle(prompts: Texts, responses: Texts) -> corrupt.Pairs:
-        middle = [len(ids) // 2 for ids in responses]
-        kept = [ids[:m] + ids[m + 1 :] for ids, m in zip(responses, middle, strict=True)]
-        return prompts, kept
+        shortened = []
+        for ids in responses:
+            middle = len(ids) // 2
+            shortened.append(ids[:middle] + ids[middle + 1 :])
+        return prompts, shortened
 
-    known = corrupt.named(lm, names)
+    edits_by_name = corrupt.named(lm, names)
     edits = {UNEDITED: lambda prompts, responses: (prompts, responses)}
-    for name, f in zip(names, fractions, strict=True):
-        edits[f"{name}, {f:g}"] = partial(known[name], fraction=f, seed=seed)
-    return edits | {SHIFTED: without_middle}
+    for name, fraction in zip(names, fractions, strict=True):
+        edit = partial(edits_by_name[name], fraction=fraction, seed=seed)
+        edits[f"{name}, {fraction:g}"] = edit
+    edits[SHIFTED] = without_middle
+    return edits
 
 
 def tests(gammas: pd.DataFrame, alpha_0: float) -> pd.DataFrame:
-    """Both tests of each text, from those of its Γ_k that are given, with ``scheme``."""
+    """Test each text in both ways, from the Γ_k that the table has of it; with ``scheme``."""
     return pd.concat(
         token_keys.from_gammas(gammas, test, alpha_0).assign(scheme=scheme)
         for scheme, test in ((HITS, "hits"), (SUM, "sum"))
@@ -93,7 +111,7 @@ def measure(
     alpha_0: float,
     dtype: str | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Edits the texts of both schemes, and tests text i with key i; unedited plain texts too.
+    """Edit the texts of both schemes, and test text i with key i; unedited plain texts too.
 
     Returns:
         ``change, kind, scheme, text, n_tokens, p_value``, a row per text and test; and the Γ_k:
@@ -102,23 +120,44 @@ def measure(
     cells = [(change, OWN, one_key, token_level) for change in edits]
     cells += [(UNEDITED, PLAIN, plain, plain)]
     # all at once: a token's noise is drawn once for all versions of the texts of its key
-    ours = [edits[change](pairs.prompts, texts) for change, _, texts, _ in cells]
-    theirs = [edits[change](pairs.prompts, texts) for change, _, _, texts in cells]
+    of_one_key = [edits[change](pairs.prompts, texts) for change, _, texts, _ in cells]
+    of_token_keys = [edits[change](pairs.prompts, texts) for change, _, _, texts in cells]
     keys = pairs.keys * len(cells)
-    once = score.score(model, *_joined(ours), wm, keys, dtype=dtype, paired=True)
-    each = token_keys.per_token(model, *_joined(theirs), wm, keys)
+    all_scores = score.score(
+        model,
+        *_joined(of_one_key),
+        wm,
+        keys,
+        dtype=dtype,
+        paired=True,
+    )
+    all_gammas = token_keys.per_token(model, *_joined(of_token_keys), wm, keys)
     tables = []
-    gammas = []
+    gamma_tables = []
     for number, (change, kind, _, _) in enumerate(cells):
-        of_once, of_each = (
-            table[table["text"] // pairs.n == number].assign(text=table["text"] % pairs.n)
-            for table in (once, each)
-        )
-        both = pd.concat([of_once.assign(scheme=ONE), tests(of_each, alpha_0)])
-        tables.append(both.assign(change=change, kind=kind))
-        gammas.append(of_each.assign(change=change, kind=kind))
-    columns = ["change", "kind", "scheme", "text", "n_tokens", "p_value"]
-    return pd.concat(tables, ignore_index=True)[columns], pd.concat(gammas, ignore_index=True)
+        scores = _of_cell(all_scores, number, pairs.n)
+        gammas = _of_cell(all_gammas, number, pairs.n)
+        tested = pd.concat([scores.assign(scheme=ONE), tests(gammas, alpha_0)])
+        tables.append(tested.assign(change=change, kind=kind))
+        gamma_tables.append(gammas.assign(change=change, kind=kind))
+    columns = [
+        "change",
+        "kind",
+        "scheme",
+        "text",
+        "n_tokens",
+        "p_value",
+    ]
+    return (
+        pd.concat(tables, ignore_index=True)[columns],
+        pd.concat(gamma_tables, ignore_index=True),
+    )
+
+
+def _of_cell(table: pd.DataFrame, number: int, n: int) -> pd.DataFrame:
+    """The rows of the number-th n texts, with ``text`` counted from 0."""
+    rows = table[table["text"] // n == number]
+    return rows.assign(text=rows["text"] % n)
 
 
 def _joined(several: Sequence[corrupt.Pairs]) -> corrupt.Pairs:
@@ -129,13 +168,15 @@ def _joined(several: Sequence[corrupt.Pairs]) -> corrupt.Pairs:
 
 
 def difference(table: pd.DataFrame, scheme: str, base: str, level: float) -> stats.Estimate:
-    """Share detected by one test less that by another, paired by text, with the interval of Agresti
-    and Min (Stat. Med. 24, 2005): Wald's, after ½ is added to each cell of the 2 × 2 table. It is
-    an interval also where the two tests agree on all texts.
+    """Subtract the share detected by ``base`` from the share detected by ``scheme``, paired by
+    text.
+
+    The interval is that of Agresti and Min (Stat. Med. 24, 2005): Wald's, after ½ is added to each
+    cell of the 2 × 2 table. It has a width even if the two tests agree on all texts.
     """
     hits = table.assign(hit=table["p_value"] <= level)
     hits = hits.pivot(index="text", columns="scheme", values="hit").astype(bool)
-    n = len(hits) + 2
+    n = len(hits) + 2  # four cells, ½ each
     more = int((hits[scheme] & ~hits[base]).sum())
     less = int((~hits[scheme] & hits[base]).sum())
     middle = (more - less) / n
@@ -151,19 +192,18 @@ def by_length(
     level: float,
     alpha_0: float,
 ) -> pd.DataFrame:
-    """What each test detects of the first n tokens: ``scheme, n_tokens, value, low, high, n``.
+    """Return the share that each test detects of the first n tokens: ``scheme, n_tokens, value,
+    low, high, n``.
 
     Args:
-        once: ``score.score`` of the texts of one key at these lengths. gammas: of unedited texts.
+        once: ``score.score`` of the texts of one key at these lengths.
+        gammas: of unedited texts.
     """
-    firsts = [gammas[gammas["position"] < n] for n in lengths]
-    table = pd.concat(
-        [
-            once.assign(scheme=ONE),
-            *(tests(first, alpha_0) for first in firsts),
-        ]
-    )
-    return shares(table, ["scheme", "n_tokens"], level)
+    tables = [once.assign(scheme=ONE)]
+    for n in lengths:
+        firsts = gammas[gammas["position"] < n]
+        tables.append(tests(firsts, alpha_0))
+    return shares(pd.concat(tables), ["scheme", "n_tokens"], level)
 
 
 def levels(
@@ -172,30 +212,32 @@ def levels(
     quantile: float,
     alpha_0: float,
 ) -> pd.DataFrame:
-    """The level of the quantile test at K tokens, exact, bounded by the proposition (NaN: not
-    proved) and measured on texts without a watermark: ``what, n_tokens, value, low, high``.
+    """Return the level of the quantile test at K tokens: exact, bounded by the proposition (NaN:
+    not proved), and measured on texts without a watermark: ``what, n_tokens, value, low, high``.
     """
     rows = []
     hits = gammas.assign(hit=gammas["gamma"] >= stats.threshold(alpha_0))
     for n in lengths:
         needed = quantiles.hits_needed(n, quantile)
         counts = hits[hits["position"] < n].groupby("text")["hit"].sum()
-        known = {
+        measured = stats.interval(counts >= needed)
+        predicted = {
             "exact": quantiles.exact_level(n, quantile, alpha_0),
             "proved bound": quantiles.level_bound(n, quantile, alpha_0),
         }
-        rows += [{"what": what, "n_tokens": n, "value": value} for what, value in known.items()]
-        rows.append({"what": "measured", "n_tokens": n} | stats.interval(counts >= needed).row())
+        for what, value in predicted.items():
+            rows.append({"what": what, "n_tokens": n, "value": value})
+        rows.append({"what": "measured", "n_tokens": n, **measured.row()})
     return pd.DataFrame(rows)
 
 
 def draw_levels(levels: pd.DataFrame, caption: str) -> Figure:
-    """:func:`levels` against K."""
+    """Draw :func:`levels` against K."""
     return panels(
         levels,
         "n_tokens",
         by="what",
-        title="Is the level what was promised?",
+        title="Is the level as promised?",
         caption=caption,
         xlabel="tokens of the text, K",
         ylabel="P(called watermarked)",
@@ -204,7 +246,7 @@ def draw_levels(levels: pd.DataFrame, caption: str) -> Figure:
 
 
 def draw_power(power: pd.DataFrame, level: float, caption: str) -> Figure:
-    """:func:`by_length`, a line per test."""
+    """Draw :func:`by_length`, a line per test."""
     return panels(
         power,
         "n_tokens",
@@ -219,44 +261,48 @@ def draw_power(power: pd.DataFrame, level: float, caption: str) -> Figure:
 
 
 def by_alpha(gammas: pd.DataFrame, alphas: Sequence[float], level: float) -> pd.DataFrame:
-    """What counting hits detects at each α₀ with its best λ', beside the efficiency of the count:
-    ``what, alpha_0, value, low, high``.
+    """Return the share that counting hits detects at each α₀ with its best λ', and the efficiency
+    of the count: ``what, alpha_0, value, low, high``.
     """
     rows = []
     for alpha_0 in alphas:
         table = token_keys.from_gammas(gammas, "hits", alpha_0)
         detected = stats.interval(table["p_value"] <= level)
-        efficiency = quantiles.efficiency(alpha_0)
-        rows.append({"what": "share detected", "alpha_0": alpha_0} | detected.row())
+        efficiency = {
+            "what": "efficiency φ(τ)²/(α₀(1 − α₀))",
+            "alpha_0": alpha_0,
+            "value": quantiles.efficiency(alpha_0),
+        }
         rows.append(
             {
-                "what": "efficiency φ(τ)²/(α₀(1 − α₀))",
+                "what": "share detected",
                 "alpha_0": alpha_0,
-                "value": efficiency,
+                **detected.row(),
             }
         )
+        rows.append(efficiency)
     return pd.DataFrame(rows)
 
 
 def by_position(gammas: pd.DataFrame, width: int) -> pd.DataFrame:
-    """Mean Γ_k along the text in stretches of ``width`` tokens: ``change, position`` (middle),
-    ``value, low, high``. The rows of an interval are texts.
+    """Return the mean Γ_k along the text in stretches of ``width`` tokens: ``change, position``
+    (middle), ``value, low, high``. The rows of an interval are texts.
     """
     finite = gammas[np.isfinite(gammas["gamma"])]
-    stretch = (finite["position"] // width + 0.5) * width
+    stretch = (finite["position"] // width + 0.5) * width  # its middle
     of_text = finite.groupby(["change", stretch, "text"], sort=False)["gamma"].mean()
     return means(of_text.reset_index(), ["change", "position"], "gamma")
 
 
 def kept(gammas: pd.DataFrame, change: str) -> pd.DataFrame:
-    """Each text's mean Γ_k ``before`` and ``after`` a change, of the tokens that are the same at
-    the same place in both versions.
+    """Return each text's mean Γ_k ``before`` and ``after`` a change, over the tokens that are the
+    same at the same place in both versions.
     """
     finite = gammas[np.isfinite(gammas["gamma"])].set_index("change")
-    both = finite.loc[UNEDITED].merge(
+    versions = finite.loc[UNEDITED].merge(
         finite.loc[change],
         on=["text", "position", "token_id"],
         suffixes=("_before", "_after"),
     )
-    of_text = both.groupby("text")[["gamma_before", "gamma_after"]].mean()
+    of_text = versions.groupby("text")[["gamma_before", "gamma_after"]].mean()
     return of_text.set_axis(["before", "after"], axis=1)

@@ -16,28 +16,33 @@ def by_page(
     models: dict[str, tuple[PreTrainedModel, PreTrainedTokenizerBase]],
     pages: Sequence[str],
 ) -> pd.DataFrame:
-    """``train.bits_per_character`` of each page under each model: one row per model and page."""
-    return pd.DataFrame(
-        {"model": name, "page": number} | train.bits_per_character(*model, [page])
-        for name, model in models.items()
-        for number, page in enumerate(pages)
-    )
+    """Return ``train.bits_per_character`` of each page under each model: one row per model and
+    page.
+    """
+    rows = []
+    for name, (model, tokenizer) in models.items():
+        for number, page in enumerate(pages):
+            bits = train.bits_per_character(model, tokenizer, [page])
+            rows.append({"model": name, "page": number, **bits})
+    return pd.DataFrame(rows)
 
 
 def xz(pages: Sequence[str]) -> float:
-    """Bits per character of the pages compressed together by ``xz``."""
+    """Return the bits per character of the pages, compressed together by ``xz``."""
     text = "\n\n".join(pages)
-    return 8 * len(lzma.compress(text.encode(), preset=9)) / len(text)
+    compressed = lzma.compress(text.encode(), preset=9)  # the strongest setting
+    return 8 * len(compressed) / len(text)
 
 
 def spread(pages: Sequence[str], n: int) -> list[str]:
-    """n of the pages, evenly spread, or all."""
-    return list(pages[:: max(len(pages) // n, 1)][:n])
+    """Return n of the pages, evenly spread, or all."""
+    step = max(len(pages) // n, 1)
+    return list(pages[::step][:n])  # rounding can leave a few more than n
 
 
 def curves(runs: dict[str, pd.DataFrame], unigram: float, caption: str) -> Figure:
-    """Training and held-out loss against tokens seen (frames with ``tokens, loss, held_out``), and
-    the loss of a model that knows only how frequent tokens are.
+    """Draw training and held-out loss against tokens seen (frames with ``tokens, loss, held_out``),
+    and the loss of a model that knows only how frequent tokens are.
     """
     figure, axes = plt.subplots()
     for colour, (name, curve) in zip(style.COLOURS, runs.items(), strict=False):
@@ -47,13 +52,14 @@ def curves(runs: dict[str, pd.DataFrame], unigram: float, caption: str) -> Figur
             color=colour,
             label=f"{name}, training",
         )
-        look = {
-            "color": colour,
-            "linestyle": "--",
-            "marker": ".",
-            "label": f"{name}, held out",
-        }
-        axes.plot(curve["tokens"], curve["held_out"], **look)
+        axes.plot(
+            curve["tokens"],
+            curve["held_out"],
+            color=colour,  # the same model, the same colour
+            linestyle="--",
+            marker=".",
+            label=f"{name}, held out",
+        )
     axes.axhline(unigram, **style.DOTTED, label="frequencies alone")
     axes.set(xscale="log", xlabel="tokens seen", ylabel="loss (nats per token)")
-    return style.caption(figure, caption, "What do training and held-out text cost?")
+    return style.caption(figure, caption, "What is the loss of training and held-out text?")

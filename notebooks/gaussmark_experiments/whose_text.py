@@ -1,8 +1,10 @@
-"""Whose text it is: users of a codebook, several texts of one author, the marked span of a longer
-text (``tracing``). Measured on texts that a model writes under a known key, beside human texts.
+"""Whose text is it? Users of a codebook, several texts of one author, and the marked span of a
+longer text (``tracing``), measured on texts that a model writes under a known key, and on human
+texts.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -18,7 +20,7 @@ from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench.pairs import means
 from gaussmark_lib.workbench.plots import style
 
-Pair = tuple[list[int], list[int]]
+Pair = tuple[list[int], list[int]]  # prompt and response
 
 
 def gradients(
@@ -29,19 +31,19 @@ def gradients(
     dtype: str | None = None,
     lengths: Sequence[int] | None = None,
 ) -> list[TextGradient]:
-    """In the texts' order."""
+    """Return the gradients of the texts, in the texts' order."""
     unordered = score.gradients(lm.model, prompts, responses, wm, dtype=dtype, lengths=lengths)
     return sorted(unordered, key=lambda gradient: (gradient.text, gradient.n_tokens))
 
 
 def forecast(plain: Sequence[TextGradient], sigma: float, book: tracing.Codebook) -> pd.DataFrame:
-    """The chance that a text is named rightly, from σ‖G‖ of the *plain* text after the same prompt
-    alone: ``text, n_tokens, psi`` (σ‖G‖), ``value``.
+    """Predict the probability that the right user is named, only from σ‖G‖ of the *plain* text
+    after the same prompt: ``text, n_tokens, psi`` (σ‖G‖), ``value``.
     """
-    rows = [(one.text, one.n_tokens, sigma * one.norm) for one in plain]
+    rows = [(gradient.text, gradient.n_tokens, sigma * gradient.norm) for gradient in plain]
     table = pd.DataFrame(rows, columns=["text", "n_tokens", "psi"])
-    sizes = book.n_users, book.n_base
-    return table.assign(value=[tracing.share_right(psi, *sizes) for psi in table["psi"]])
+    value = [tracing.share_right(psi, book.n_users, book.n_base) for psi in table["psi"]]
+    return table.assign(value=value)
 
 
 def texts_of_users(
@@ -55,20 +57,30 @@ def texts_of_users(
     seed: int = 0,
     **sampling,
 ) -> list[list[list[int]]]:
-    """For each user the texts after prompts of the user's own, which stand in turn in ``prompts``.
-    Making a user's noise takes longer than a text.
+    """Write for each user the texts after the user's part of ``prompts``, which are in the order of
+    the users.
     """
     texts = []
     n = len(prompts) // len(users)
+    # user after user: making a user's noise takes longer than a text
     for i, user in enumerate(users):
-        own = prompts[i * n :][:n]
+        own_prompts = prompts[i * n :][:n]
         with perturb.watermarked(lm.model, wm, book.key(user)):
-            texts.append(generate.sample(lm.model, own, n_tokens, seed=seed + i, **sampling))
+            texts.append(
+                generate.sample(
+                    lm.model,
+                    own_prompts,
+                    n_tokens,
+                    seed=seed + i,
+                    **sampling,
+                )
+            )
     return texts
 
 
 def shares(named: pd.DataFrame) -> pd.DataFrame:
-    """Share named rightly by length, with intervals over users: ``n_tokens, value, low, high, n``.
+    """Return the share named correctly by length, with intervals over users: ``n_tokens, value,
+    low, high, n``.
 
     ``named`` is ``tracing.attribute``'s table with the column ``author``.
     """
@@ -77,11 +89,12 @@ def shares(named: pd.DataFrame) -> pd.DataFrame:
 
 
 def off_forecast(named: pd.DataFrame, forecast: pd.DataFrame) -> dict[int, stats.Estimate]:
-    """By length: the share named rightly less its forecast, over texts of the same prompts, with an
-    interval over users.
+    """Return by length the share named correctly less its forecast, over texts of the same prompts,
+    with an interval over users.
     """
     rows = named.merge(forecast, on=["text", "n_tokens"])
-    rows["off"] = (rows["user"] == rows["author"]) - rows["value"]
+    is_right = rows["user"] == rows["author"]
+    rows["off"] = is_right - rows["value"]
     return {
         n: stats.interval(of_length["off"], cluster=of_length["author"])
         for n, of_length in rows.groupby("n_tokens")
@@ -95,26 +108,24 @@ def nobodys(
     n_books: int,
     first_seed: int,
 ) -> pd.DataFrame:
-    """Human texts in turn, each with a codebook of its own: ``exact`` and ``Bonferroni``'s p-value
-    over all users.
+    """Test human texts in turn, each with a codebook of its own: ``exact`` and ``Bonferroni``'s
+    p-value over all users.
     """
     rows = []
     for i in range(n_books):
-        book = tracing.Codebook(perturb.Key.from_seed(first_seed + i), n_users, n_base)
-        unit = human[i % len(human)].unit()[None]
-        _, [psi], _ = attribution.best(attribution.base_inner(unit, book), book)
-        bound = min(1.0, n_users * tracing.family_p(psi, 1, n_base))
-        rows.append(
-            {
-                "exact": tracing.family_p(psi, n_users, n_base),
-                "Bonferroni": bound,
-            }
-        )
+        key = perturb.Key.from_seed(first_seed + i)
+        book = tracing.Codebook(key, n_users, n_base)
+        unit = human[i % len(human)].unit()[None]  # (1, d)
+        inner = attribution.base_inner(unit, book)
+        _, [psi], _ = attribution.best(inner, book)
+        exact = tracing.family_p(psi, n_users, n_base)
+        of_one_user = tracing.family_p(psi, 1, n_base)
+        rows.append({"exact": exact, "Bonferroni": min(1.0, n_users * of_one_user)})
     return pd.DataFrame(rows)
 
 
 def at_levels(p: pd.DataFrame, levels: Sequence[float]) -> pd.DataFrame:
-    """Share of p-values at most each level: ``level, test, value, low, high, n``."""
+    """Return the share of p-values at most each level: ``level, test, value, low, high, n``."""
     return pd.DataFrame(
         {"level": level, "test": test} | stats.interval(p[test] <= level).row()
         for level in levels
@@ -129,18 +140,20 @@ def together(
     keys: Sequence[perturb.Key],
     counts: Sequence[int],
 ) -> pd.DataFrame:
-    """ψ of the first n texts of an author as one: under the author's key ``keys[0]``, under another
-    user's ``keys[1]``, and of n human texts under the first: ``n_texts, kind, psi, predicted``.
+    """Return ψ of the first n texts of an author as one text, for each n of ``counts``.
+
+    The texts are tested under the author's key ``keys[0]`` and under another user's ``keys[1]``; n
+    human texts are tested under the first. The columns are ``n_texts, kind, psi, predicted``.
     """
-    sums = [tracing.summed(texts[:n]) for texts in (marked, human) for n in counts]
-    psi = score.psi(sums, wm, keys)
-    of_author = psi[: len(counts)]
-    of_human = psi[len(counts) :]
-    predicted = [wm.sigma * whole.norm for whole in sums[: len(counts)]]
+    of_author = [tracing.summed(marked[:n]) for n in counts]
+    of_human = [tracing.summed(human[:n]) for n in counts]
+    psi_of_author = score.psi(of_author, wm, keys)  # (counts, keys)
+    psi_of_human = score.psi(of_human, wm, keys)
+    predicted = [wm.sigma * whole.norm for whole in of_author]
     kinds = {
-        "author's key": of_author[:, 0],
-        "another user's key": of_author[:, 1],
-        "human texts": of_human[:, 0],
+        "author's key": psi_of_author[:, 0],
+        "another user's key": psi_of_author[:, 1],
+        "human texts": psi_of_human[:, 0],
     }
     return pd.DataFrame(
         {
@@ -165,10 +178,10 @@ def of_authors(
     counts: Sequence[int],
     dtype: str | None = None,
 ) -> pd.DataFrame:
-    """:func:`together` of each user's texts, which follow the user's part of the prompts; another
-    user is the one before. ``author`` is the user.
+    """Return :func:`together` of each user's texts, which follow the user's part of the prompts.
+    The other user is the previous user. ``author`` is the user.
     """
-    n = len(of_user[0])
+    n = len(of_user[0])  # texts of each user
     tables = []
     for i, user in enumerate(users):
         marked = gradients(lm, prompts[i * n :][:n], of_user[i], wm, dtype=dtype)
@@ -179,14 +192,13 @@ def of_authors(
 
 
 def marked_span(n_tokens: int, share: float, block: int) -> tuple[int, int]:
-    """Start and end of a marked span of at least a block, about the middle of a text. It begins
-    half a block off the scan's grid: on it, the scan could find the span to the token.
+    """Return start and end of a marked span of at least a block, near the middle of a text. It
+    begins half a block off the scan's grid: on the grid, the scan could find the span exactly.
     """
     n_marked = min(n_tokens, max(block, round(share * n_tokens)))
-    start = min(
-        (n_tokens - n_marked) // 2 // block * block + block // 2,
-        n_tokens - n_marked,
-    )
+    n_unmarked = n_tokens - n_marked
+    on_grid = n_unmarked // 2 // block * block
+    start = min(on_grid + block // 2, n_unmarked)
     return start, start + n_marked
 
 
@@ -199,11 +211,13 @@ def spliced(
     seed: int = 0,
     **sampling,
 ) -> list[list[int]]:
-    """Each human text with the tokens of the span written by the model under the text's own key."""
+    """Replace the tokens of the span in each human text by tokens that the model writes under the
+    text's own key.
+    """
     start, end = span
     marks = [(wm, key) for key in keys]
-    before = [[*prompt, *response[:start]] for prompt, response in human]
-    written = generate.sample(lm.model, before, end - start, marks=marks, seed=seed, **sampling)
+    prefixes = [[*prompt, *response[:start]] for prompt, response in human]
+    written = generate.sample(lm.model, prefixes, end - start, marks=marks, seed=seed, **sampling)
     return [
         [*response[:start], *middle, *response[end:]]
         for (_, response), middle in zip(human, written, strict=True)
@@ -217,10 +231,10 @@ def scanned(
     keys: Sequence[Sequence[perturb.Key]],
     **settings,
 ) -> pd.DataFrame:
-    """``tracing.scan`` of each text under its own keys."""
+    """Return ``tracing.scan`` of each text under its own keys."""
     tables = [
-        tracing.scan(lm.model, [prompt], [response], wm, own, **settings)
-        for (prompt, response), own in zip(pairs, keys, strict=True)
+        tracing.scan(lm.model, [prompt], [response], wm, keys_of_text, **settings)
+        for (prompt, response), keys_of_text in zip(pairs, keys, strict=True)
     ]
     return pd.concat(tables, ignore_index=True)
 
@@ -238,29 +252,32 @@ def scans(
     dtype: str | None = None,
     **sampling,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """:func:`scanned` of each text with the span marked under its ``own`` key; and of the human
-    texts under the ``fresh`` ones, dealt to them in turn.
+    """Return :func:`scanned` of each text with the span marked under its ``own`` key, and of the
+    human texts under the ``fresh`` keys, which are dealt to them in turn.
     """
-    settings = {"block": block, "seed": seed, "dtype": dtype}
-    mixed = spliced(lm, human, wm, own, span, seed, **sampling)
-    mixed = [(prompt, ids) for (prompt, _), ids in zip(human, mixed, strict=True)]
-    others = [fresh[i :: len(human)] for i in range(len(human))]
-    marked = scanned(lm, mixed, wm, [[key] for key in own], **settings)
-    return marked, scanned(lm, human, wm, others, **settings)
+    scan = partial(scanned, lm, wm=wm, block=block, seed=seed, dtype=dtype)
+    responses = spliced(lm, human, wm, own, span, seed, **sampling)
+    mixed = [(prompt, ids) for (prompt, _), ids in zip(human, responses, strict=True)]
+    fresh_of_texts = [fresh[i :: len(human)] for i in range(len(human))]
+    marked = scan(pairs=mixed, keys=[[key] for key in own])
+    unmarked = scan(pairs=human, keys=fresh_of_texts)
+    return marked, unmarked
 
 
 def overlap(table: pd.DataFrame, start: int, end: int) -> np.ndarray:
-    """Tokens in both the found span and the true one, over those in either."""
-    both = (np.minimum(table["end"], end) - np.maximum(table["start"], start)).clip(lower=0)
-    return (both / (np.maximum(table["end"], end) - np.minimum(table["start"], start))).to_numpy()
+    """Divide the tokens in both the found span and the true span by the tokens in either."""
+    common = np.minimum(table["end"], end) - np.maximum(table["start"], start)
+    either = np.maximum(table["end"], end) - np.minimum(table["start"], start)
+    return (common.clip(lower=0) / either).to_numpy()  # 0 where the spans do not meet
 
 
 def arrows(codes: np.ndarray, w: np.ndarray, author: int, caption: str) -> Figure:
-    """Users as arrows in the plane of two base noises, and a text as a point."""
+    """Draw users as arrows in the plane of two base noises, and a text as a point."""
     figure, axes = plt.subplots(figsize=(5.4, 5.0))
     length = np.linalg.norm(w)
     for user, code in enumerate(codes * length):
         colour = style.WATERMARKED if user == author else style.PLAIN
+        # an arrow from the origin, and the user's number beyond its head
         axes.annotate(
             "",
             code,
@@ -286,7 +303,7 @@ def arrows(codes: np.ndarray, w: np.ndarray, author: int, caption: str) -> Figur
     return style.caption(
         figure,
         caption,
-        "Users 0 to 7 as arrows: which one does the text follow?",
+        "Users 0 to 7 as arrows: which arrow does the text follow?",
     )
 
 
@@ -296,20 +313,23 @@ def spans(
     n_tokens: int,
     caption: str,
 ) -> Figure:
-    """The span that the scan found in each text, 60 at most, over the marked one."""
+    """Draw the span that the scan found in each of the first 60 texts, over the marked span."""
     figure, axes = plt.subplots(figsize=(7.0, 4.0))
     axes.axvspan(*true, color="0.88", label="marked")
     shown = table.head(60).sort_values(["start", "end"], ignore_index=True)
-    for look, sign, rows in (
-        ("-", "≤", shown[shown["p_value"] <= 0.05]),
-        (":", ">", shown[shown["p_value"] > 0.05]),
+    is_detected = shown["p_value"] <= 0.05
+    for rows, line, label in (
+        (shown[is_detected], "-", "found, p ≤ 0.05"),
+        (shown[~is_detected], ":", "found, p > 0.05"),
     ):
-        look = {
-            "color": style.WATERMARKED,
-            "linestyle": look,
-            "label": f"found, p {sign} 0.05",
-        }
-        axes.hlines(rows.index, rows["start"], rows["end"], **look)
+        axes.hlines(
+            rows.index,
+            rows["start"],
+            rows["end"],
+            color=style.WATERMARKED,
+            linestyle=line,
+            label=label,
+        )
     axes.set(xlim=(0, n_tokens), xlabel=style.TOKENS, ylabel="text", yticks=[])
     style.legend_beside(axes)
-    return style.caption(figure, caption, "Where does the scan find the mark?")
+    return style.caption(figure, caption, "Where does the scan find the watermark?")

@@ -159,5 +159,5 @@ def test_two_texts_are_chosen_by_their_cosine_and_the_line_is_told():
     assert production.kind_of_pairs({"docs": unlike, "licences": K, "mine": 0.5 * K}) == "licences"
     assert production.kind_of_pairs({"licences": K, "source": unlike}) == "source"
     said = production.after_a_high_one(np.array([[2.0, 1.0], [0.5, 3.0]]), 0.8)
-    assert said.startswith("Of the 2 keys, 1 have ψ₁ above 1, on average 2.00; there ψ₂ is")
-    assert said.endswith("on average 1.00, and the line says 1.60. At ψ₁ = 3 it says 2.4.")
+    assert said.startswith("1 of the 2 keys have ψ₁ above 1, on average 2.00. For these keys, ψ₂")
+    assert said.endswith("on average 1.00; the line predicts 1.60. At ψ₁ = 3 it predicts 2.4.")
