@@ -1,18 +1,19 @@
-"""Runs of notebooks: ask a question, keep the answer.
+"""Run notebooks: ask a question, keep the answer.
 
     answer = runs.run("00_first_watermark", {"sigma": 0.1})
     answer.results, answer.dir
 
-The record of an answer is ``papermill_runs/<notebook>/<id>``, and the same question again is
-answered from it. If two processes ask the same question, both run it, and the first record is kept.
+The record of an answer is ``papermill_runs/<notebook>/<id>``. If the same question is asked again,
+the record answers it. If two processes ask the same question, both run it, and the first record is
+kept.
 
 ==============  ==========================================================================
-``notebook``    a notebook file as a question: cells, parameters, and the id of both with the code
-                and the files that the answer depends on
+``notebook``    a notebook file as a question: cells and parameters, and their id, which also covers
+                the code and the files that the answer depends on
 ``parameters``  what the cell tagged ``parameters`` declares, checked
 ``presets``     YAML files of parameter values, and the paper's own numbers
 ``kernel``      the process that executes the cells
-``forks``       such processes as forks of one that has imported torch already
+``forks``       such processes as forks of a process that has already imported torch
 ``death``       why that process died, in words
 ``folder``      the run itself, and the record that it leaves
 ==============  ==========================================================================

@@ -23,17 +23,19 @@ CAUSES[255] = f"the process that kernels are forked from was killed; {MEMORY}"
 
 
 def explained(exit_code: int, memory: int, when: str = "") -> str:
-    """What to tell of a kernel that ended before its notebook.
+    """Explain in a sentence why a kernel ended before its notebook.
 
     Args:
-        exit_code: as of a ``subprocess.Popen``: minus the signal's number if a signal killed it.
-        memory: the most bytes that were in use while it ran.
+        exit_code: as in ``subprocess.Popen``: minus the signal's number if a signal killed it.
+        memory: the largest number of bytes in use while the kernel ran.
         when: more about the time, such as ``" while it started"``.
     """
     if exit_code < 0:
-        how, cause = f"killed by signal {-exit_code}", CAUSES.get(exit_code, CRASHED)
+        how = f"killed by signal {-exit_code}"
+        cause = CAUSES.get(exit_code, CRASHED)
     else:
-        how, cause = f"exit code {exit_code}", CAUSES.get(exit_code, LEFT)
+        how = f"exit code {exit_code}"
+        cause = CAUSES.get(exit_code, LEFT)
     total = psutil.virtual_memory().total
-    cause = cause.format(used=memory / 2**30, total=total / 2**30)
-    return f"the kernel died{when} ({how}); {cause}"
+    explanation = cause.format(used=memory / 2**30, total=total / 2**30)
+    return f"the kernel died{when} ({how}); {explanation}"

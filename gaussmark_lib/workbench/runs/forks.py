@@ -1,7 +1,7 @@
-"""Kernels as forks, on Linux: multiprocessing's fork server imports torch, transformers and their
-like once, where a plain kernel takes seven seconds for these imports. The server imports no module
-of this library, so a kernel always runs the library's present state. Without this file, every
-kernel would be a new process.
+"""Kernels as forks, on Linux. Multiprocessing's fork server imports torch, transformers and similar
+packages once; a plain kernel takes seven seconds for these imports. The server does not import any
+module of this library, so a kernel always runs the library's present state. Without this file,
+every kernel would be a new process.
 """
 
 import multiprocessing
@@ -42,7 +42,7 @@ _of_server: dict[str, str] | None = None  # these variables, when the server beg
 
 
 class Fork(CONTEXT.Process):
-    """A kernel that is a fork, with what a provisioner asks of a ``subprocess.Popen``."""
+    """A kernel that is a fork, with those methods of ``Popen`` that a provisioner calls."""
 
     stdin = stdout = stderr = None
 
@@ -53,7 +53,7 @@ class Fork(CONTEXT.Process):
         self.environment = environment
 
     def run(self) -> None:
-        """What ``python -m ipykernel_launcher …`` does, in this process."""
+        """Do what ``python -m ipykernel_launcher …`` does, in this process."""
         import matplotlib
         from ipykernel.kernelapp import launch_new_instance
 
@@ -65,7 +65,7 @@ class Fork(CONTEXT.Process):
         if threads := self.environment.get("OMP_NUM_THREADS"):
             import torch
 
-            torch.set_num_threads(int(threads))  # the server's may be others
+            torch.set_num_threads(int(threads))  # the server may have another number
         if "MPLBACKEND" not in os.environ:
             matplotlib.use("module://matplotlib_inline.backend_inline")
         sys.path.insert(0, "")
@@ -86,8 +86,8 @@ class Fork(CONTEXT.Process):
 
 
 class ForkProvisioner(LocalProvisioner):
-    """Starts a kernel as a fork if it may be one, or as a new process: also where the server has
-    other variables, or was killed.
+    """Starts a kernel as a fork if the kernel may be a fork, or as a new process. It is also a new
+    process if the server has other variables, or was killed.
     """
 
     may_fork = False
@@ -100,7 +100,7 @@ class ForkProvisioner(LocalProvisioner):
         fork = Fork(cmd, str(options["cwd"]), options["env"])
         CONTEXT.set_forkserver_preload(PRELOADED)
         try:
-            # with an empty __main__: the fork would import the caller's script
+            # with an empty __main__: otherwise the fork would import the caller's script
             with _lock, patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
                 fork.start()
         except (EOFError, OSError):  # the server does not answer; a later start makes a new one
@@ -119,9 +119,9 @@ def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def may_fork(source: str) -> bool:
-    """Whether a notebook with this source is likely to import torch, and may be a fork here."""
+    """Return whether a notebook with this source probably imports torch, and may be a fork here."""
     return (
         sys.platform == "linux"  # elsewhere, forks are not safe after such imports
         and bool(re.search(r"\b(torch|gaussmark_lib|gaussmark_experiments)\b", source))
-        and not multiprocessing.current_process().daemon  # which may have no children
+        and not multiprocessing.current_process().daemon  # a daemon may have no children
     )

@@ -1,8 +1,8 @@
-"""Runs a notebook's cells in a kernel that uses this interpreter and has always ended afterwards.
+"""Run a notebook's cells in a kernel that uses this interpreter and has always ended afterwards.
 
-The kernel is made from ``sys.executable``, because "python3" may name another environment; it talks
-over ipc, in a private folder that no other user can reach. Papermill runs in a thread: an
-interruption kills the kernel, papermill sees it die, and ends as it does for any dead kernel.
+The kernel is made from ``sys.executable``, because "python3" may name another environment. It
+communicates over ipc, in a private folder that no other user can reach. Papermill runs in a thread:
+an interruption kills the kernel, and papermill ends as it does for any dead kernel.
 
 On Linux, the kernel of a notebook that imports torch is a fork (``forks``).
 """
@@ -37,7 +37,7 @@ from gaussmark_lib.workbench.runs.forks import ForkProvisioner, may_fork
 START_TIMEOUT = 300  # seconds; a busy machine is slow, a dead kernel is seen at once
 SKIP_TAG = "nbval-skip"  # exercises: they fail until a reader has solved them
 COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
-# what goes wrong is raised; without a handler it is printed as well
+# errors are raised; without a handler papermill would print them as well
 logging.getLogger("papermill").addHandler(logging.NullHandler())
 
 
@@ -45,7 +45,7 @@ class Provisioner(ForkProvisioner):
     """Remembers how the kernel ended.
 
     Attributes:
-        exit_code: of a kernel that ended before anybody asked it to.
+        exit_code: of a kernel that ended before it was asked to.
     """
 
     exit_code: int | None = None
@@ -84,17 +84,17 @@ class Kernel(AsyncKernelManager):
             client.stop_channels()
         if await self.is_alive():
             await self.shutdown_kernel()
-        else:  # nobody is there to be asked
+        else:  # a dead kernel cannot be asked to shut down
             await self.cleanup_resources()
 
     def kill(self) -> None:
-        """Ends the process and whatever it started; from any thread, any number of times."""
+        """End the process and its children; from any thread, any number of times."""
         with suppress(AttributeError, TypeError, ProcessLookupError):  # not started yet, or gone
             os.killpg(self.provisioner.process.pid, signal.SIGKILL)  # it leads a process group
 
 
 def memory_in_use() -> int:
-    """Bytes of this machine's memory that no process can have."""
+    """Return the bytes of this machine's memory that are not available to a new process."""
     memory = psutil.virtual_memory()
     return memory.total - memory.available
 
@@ -108,37 +108,42 @@ def execute(
     progress: dict | bool,
     wanted: Callable[[], bool],
 ) -> None:
-    """Executes the notebook at ``path`` in place, and saves it after every cell.
+    """Execute the notebook at ``path`` in place, and save it after every cell.
 
     Args:
         parameters: injected after the cell tagged ``parameters``.
-        folder: where the cells run.
+        folder: the working directory of the cells.
         env: added to the environment of the kernel.
-        progress: tqdm's options for a bar over the cells; wanted: as for ``runs.run``.
+        progress: tqdm's options for a bar over the cells.
+        wanted: as for ``runs.run``.
 
     Raises:
         papermill.PapermillExecutionError: a cell raised.
-        KernelDiedError: the kernel's process ended, for lack of memory for example.
-        KeyboardInterrupt: as it came in the caller's thread, or because the answer is not wanted
-            any more.
+        KernelDiedError: the kernel's process ended, for example for lack of memory.
+        KeyboardInterrupt: raised in the caller's thread, or because the answer is no longer wanted.
     """
     private = tempfile.TemporaryDirectory(prefix="gaussmark-kernel-")
     with private, ThreadPoolExecutor(1) as pool:
         source = path.read_text(encoding="utf-8")
-        kernel = Kernel(private.name, {**os.environ, **env}, folder, source)
+        kernel = Kernel(
+            private=private.name,
+            env={**os.environ, **env},
+            folder=folder,
+            source=source,
+        )
         job = pool.submit(_execute, kernel, path, dict(parameters), progress)
         try:
             while wait([job], timeout=0.5).not_done:
                 kernel.most_memory = max(kernel.most_memory, memory_in_use())
                 if not wanted():
-                    raise KeyboardInterrupt("not wanted any more")
+                    raise KeyboardInterrupt("no longer wanted")
                 if sys.stderr.isatty():
                     for bar in list(tqdm._instances):
                         bar.refresh()  # its clock, inside a long cell
             job.result()
         except BaseException:
             while wait([job], timeout=0.1).not_done:
-                kernel.kill()  # again and again: the thread may be just about to start it
+                kernel.kill()  # repeatedly: the thread may be just about to start the kernel
             raise
 
 
@@ -166,15 +171,18 @@ def _execute(kernel: Kernel, path: Path, parameters: dict[str, Any], progress: d
     finally:
         run_sync(kernel.stop)()
         ensure_event_loop().close()
-    # without the folder's name, which will be another one
+    # without the folder, whose name will change
     notebook.metadata.papermill.update(input_path=path.name, output_path=path.name)
     nbformat.write(notebook, path)
-    if notebook.metadata.papermill.exception:  # sys.exit(0), which papermill takes for success
+    # after sys.exit(0), papermill reports success
+    if notebook.metadata.papermill.exception:
         raise RuntimeError("a cell left the notebook before its end")
 
 
 class Stop(NamedTuple):
-    """Why a notebook stopped, and the first line of the cell in which it did ("": none began)."""
+    """Why a notebook stopped, and the first line of the cell in which it stopped ("" if no cell
+    began).
+    """
 
     error: str
     cell: str
@@ -185,11 +193,11 @@ class Stop(NamedTuple):
 
 
 def where_it_stopped(path: Path, error: BaseException) -> Stop:
-    """What stopped the notebook at ``path``: a cell's own error, or that of its kernel."""
+    """Return what stopped the notebook at ``path``: a cell's error, or the kernel's."""
     name = getattr(error, "ename", type(error).__name__)
     text = getattr(error, "evalue", str(error))
     reason = f"{name}: {text}" if text else name
-    if isinstance(error, GaussMarkError):  # a sentence of ours, which needs no name
+    if isinstance(error, GaussMarkError):  # a sentence of this library, which needs no name
         reason = text
     traceback = "\n".join(getattr(error, "traceback", []))
     began = [

@@ -3,14 +3,14 @@ share.
 
     id    = SHA-256 over (cells' sources, all parameter values, the code that the cells use, the
             files and folders that parameters in ``parameters.PATHS`` name), 12 digits
-    code  = SHA-256 over the code of all modules that the cells import, directly or not, of the
-            library (but those in ``OUTSIDE``), of the experiments and beside the notebook; over the
-            files of the embedded model; and, where the corpus is read, over its packages' versions
+    code  = SHA-256 over the code of all modules that the cells import, directly or not: of the
+            library (except ``OUTSIDE``), of the experiments and next to the notebook; over the
+            files of the embedded model; and, if the corpus is read, over its packages' versions
 
-Everything that could change the answer is in the id; outputs, the machine and the time are part of
-the answer. A changed formula discards the records of the notebooks that use it, and of no others; a
-changed figure, comment, docstring or line break discards none. A file is read once per process and
-state (size, times of change, inode), because a model may have many gigabytes.
+The id covers everything that could change the answer. Outputs, the machine and the time are part of
+the answer. A changed formula discards only the records of the notebooks that use it. A changed
+figure, comment, docstring or line break discards none. A file is read once per process and state
+(size, times of change, inode), because a model may have many gigabytes.
 """
 
 import ast
@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,12 @@ INJECTED = "injected-parameters"  # papermill's tag of what it puts into the not
 PACKAGE = files.ROOT / "gaussmark_lib"
 EXPERIMENTS = files.EXPERIMENTS
 MODEL = files.DATA / "doclm"
-# packages and modules that show, call or keep an answer, and compute nothing of it
+# packages and modules that show, request or keep an answer, but do not compute it
 OUTSIDE = re.compile(
     r"gaussmark_lib\.workbench\.(plots|widgets(?!\.playground)|cli|runs|record|sweeps)\b"
 )
-JUDGE = "GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL"  # of quality.judge; its key is a secret
+# of quality.judge, without its key, which is a secret
+JUDGE = ("GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL")
 CORPUS = "gaussmark_lib.engine.corpus"
 
 State = tuple[int, ...]  # of a file: size, times of change, inode
@@ -57,8 +58,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook file, read once: what is checked is what is hashed and what runs, even if the file
-    changes meanwhile.
+    """A notebook file, read once. The same content is checked, hashed and run, even if the file
+    changes in the meantime.
     """
 
     path: Path
@@ -72,24 +73,32 @@ class Notebook:
 
     @property
     def opening(self) -> str:
-        """Its first cell of text, which has its title and its claim."""
-        return next((cell.source.strip() for cell in self.cells if cell.kind == "markdown"), "")
+        """The first cell of text, which has the title and the claim."""
+        texts = (cell.source.strip() for cell in self.cells if cell.kind == "markdown")
+        return next(texts, "")
 
     @property
     def title(self) -> str:
-        """Of the heading that it opens with; else its name."""
-        first = self.opening.partition("\n")[0]
-        return first.removeprefix("# ").strip() if first.startswith("# ") else self.name
+        """The heading of the first cell of text, or the notebook's name if it has none."""
+        first_line, _, _ = self.opening.partition("\n")
+        if not first_line.startswith("# "):
+            return self.name
+        return first_line.removeprefix("# ").strip()
 
     @property
     def claim(self) -> str:
-        """The first paragraph under its title, as Markdown."""
-        return self.opening.removeprefix(f"# {self.title}").strip().partition("\n\n")[0]
+        """The first paragraph under the title, as Markdown."""
+        below_title = self.opening.removeprefix(f"# {self.title}").strip()
+        paragraph, _, _ = below_title.partition("\n\n")
+        return paragraph
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """What its one code cell tagged ``parameters`` declares; or ParameterError."""
-        tagged = [c.source for c in self.cells if c.kind == "code" and "parameters" in c.tags]
+        """The parameters that the code cell tagged ``parameters`` declares. ParameterError if the
+        notebook does not have exactly one such cell.
+        """
+        code_cells = [cell for cell in self.cells if cell.kind == "code"]
+        tagged = [cell.source for cell in code_cells if "parameters" in cell.tags]
         if len(tagged) != 1:
             raise ParameterError(
                 f"{self.name}: expected exactly one code cell tagged 'parameters', found"
@@ -99,15 +108,16 @@ class Notebook:
 
     @property
     def code(self) -> str:
-        """The version of the code that computes this notebook's answer. Not kept here: a
-        worker must compute its own.
+        """The version of the code that computes this notebook's answer. It is not cached, because
+        a worker must compute it itself.
         """
         sources = (cell.source for cell in self.cells if cell.kind == "code")
         return code_of(sources, self.path.parent)
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """See ``parameters.check``. A notebook that reads documentation by default reads speeches
-        where another model than doclm is given, and no kind of text.
+        """Check parameters (``parameters.check``) and return the value of each. A notebook that
+        reads documentation by default reads speeches if you give another model than doclm and no
+        kind of text.
         """
         values = parameters.check(self.parameters, given, self.name)
         is_default = "text" not in given and values.get("text") == "docs"
@@ -116,14 +126,15 @@ class Notebook:
         return values
 
     def run_id(self, values: Mapping[str, Any], code: str) -> str:
-        """The id of the run with these values, which are complete and checked."""
-        asked = {
+        """Return the id of the run with these values, which are complete and checked."""
+        identity = {
             "cells": [[cell.kind, cell.source, cell.tags] for cell in self.cells],
             "parameters": dict(values),
             "code": code,
             "inputs": inputs_of(values, self.path.parent),
         }
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+        as_json = json.dumps(identity, sort_keys=True)
+        return hashlib.sha256(as_json.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -137,49 +148,54 @@ class Question:
 
     @property
     def inputs(self) -> dict[str, str]:
-        """The hashes of what the values name (:func:`inputs_of`)."""
+        """The hashes of the files that the values name (:func:`inputs_of`)."""
         return inputs_of(self.values, self.notebook.path.parent)
 
     @property
     def changed(self) -> dict[str, Any]:
         """The values that are not the notebook's defaults."""
         declared = self.notebook.parameters
-        return {name: v for name, v in self.values.items() if v != declared[name].default}
+        return {
+            name: value for name, value in self.values.items() if value != declared[name].default
+        }
 
     def target(self, root: str | Path | None) -> Path:
-        """The folder of its record."""
+        """Return the folder of the record."""
         return files.records(root) / self.notebook.name / self.id
 
 
 def question(
     notebook: str | Path | Notebook | Question, params: Mapping[str, Any] | None = None
 ) -> Question:
-    """A notebook asked with these parameters; a question is returned as it is.
+    """Make a question of a notebook and these parameters. A question is returned as it is.
 
-    GaussMarkError: there is no such notebook, or parameters cannot be used.
+    GaussMarkError if there is no such notebook, or if parameters cannot be used.
     """
     if isinstance(notebook, Question):
         return notebook
     source = load(notebook)
-    values, code = source.check(params or {}), source.code
-    return Question(source, values, source.run_id(values, code), code)
+    values = source.check(params or {})
+    code = source.code
+    return Question(
+        notebook=source,
+        values=values,
+        id=source.run_id(values, code),
+        code=code,
+    )
 
 
 def load(name: str | Path | Notebook) -> Notebook:
-    """A notebook by path, by name (``00_first_watermark``) or by number (``00``); one that is
-    loaded already is returned as it is.
+    """Load a notebook by path, by name (``00_first_watermark``) or by number (``00``). A loaded
+    notebook is returned as it is.
 
-    GaussMarkError: there is none, or it cannot be read; says which there are.
+    GaussMarkError if there is none, with the names that there are, or if it cannot be read.
     """
     if isinstance(name, Notebook):
         return name
     path = _find(str(files.as_path(name, "no notebook", GaussMarkError)))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        cells = tuple(
-            Cell(c["cell_type"], "".join(c["source"]), tuple(c["metadata"].get("tags", ())))
-            for c in content["cells"]
-        )
+        cells = tuple(_cell(cell) for cell in content["cells"])
         for cell in content["cells"]:
             cell.get("outputs", []).clear()  # megabytes of figures
         hints = content["metadata"].get("gaussmark", {})
@@ -189,14 +205,22 @@ def load(name: str | Path | Notebook) -> Notebook:
         ) from None
     if any(INJECTED in cell.tags for cell in cells):
         raise GaussMarkError(
-            f"{path} is the record of a run: its cell tagged {INJECTED!r} would set parameters once"
-            " more; run the notebook that it was made from, or take that cell out"
+            f"{path} is the record of a run: its cell tagged {INJECTED!r} would overwrite your"
+            " parameters; run the original notebook, or remove this cell"
         )
     return Notebook(path.resolve(), json.dumps(content), cells, hints)
 
 
+def _cell(cell: dict[str, Any]) -> Cell:
+    return Cell(
+        kind=cell["cell_type"],
+        source="".join(cell["source"]),
+        tags=tuple(cell["metadata"].get("tags", ())),
+    )
+
+
 def numbered() -> list[Path]:
-    """The notebooks of the reading path, in order."""
+    """Return the notebooks of the reading path, in order."""
     return sorted(files.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 
 
@@ -204,45 +228,52 @@ def _find(name: str) -> Path:
     for path in (Path(name), Path(f"{name}.ipynb")):
         if path.suffix == ".ipynb" and os.path.isfile(path):
             return path
-    known = {path.stem: path for path in sorted(files.NOTEBOOKS.glob("*.ipynb"))}
+    paths = {path.stem: path for path in sorted(files.NOTEBOOKS.glob("*.ipynb"))}
     wanted = name.removesuffix(".ipynb")
-    wanted = wanted.zfill(2) if wanted.isdecimal() else wanted  # 3 is 03
-    matches = [wanted] if wanted in known else [s for s in known if s.startswith(f"{wanted}_")]
+    if wanted.isdecimal():
+        wanted = wanted.zfill(2)  # 3 is 03
+    if wanted in paths:
+        return paths[wanted]
+    matches = [stem for stem in paths if stem.startswith(f"{wanted}_")]
     if len(matches) == 1:
-        return known[matches[0]]
-    raise GaussMarkError(
-        f"{'several notebooks are' if matches else 'no notebook is'} called {shown(name)};"
-        f" {words.nearest(wanted, known)}"
-    )
+        return paths[matches[0]]
+    how_many = "several notebooks are" if matches else "no notebook is"
+    raise GaussMarkError(f"{how_many} called {shown(name)}; {words.nearest(wanted, paths)}")
 
 
 def code_of(sources: Iterable[str], folder: Path) -> str:
-    """The version of the code that these pieces of Python import from the library and from
-    ``folder``, and of the embedded model; 12 hexadecimal digits.
+    """Return the version of the embedded model, and of the code that these pieces of Python import
+    from the library and from ``folder``: 12 hexadecimal digits.
     """
-    names = set().union(*(_imported(_tree(source), folder) for source in sources))
-    modules = _closure(names, folder)
-    parts = [_of_path(MODEL), *(f"{name}\0{modules[name]}" for name in sorted(modules))]
-    return _hash(parts + [corpus.fingerprint()] * (CORPUS in modules))[:12]
+    names = set()
+    for source in sources:
+        names |= _imported(_tree(source), folder)
+    hash_by_module = _closure(names, folder)
+    parts = [_of_path(MODEL)]
+    parts += [f"{name}\0{hash_by_module[name]}" for name in sorted(hash_by_module)]
+    if CORPUS in hash_by_module:
+        parts.append(corpus.fingerprint())
+    return _hash(parts)[:12]
 
 
 def inputs_of(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Parameter name → hash of the file or folder that its value names relative to ``folder``, or
-    that an installed package holds under this name; and the judge, where it is one that the
-    environment names. The hash of a file is its SHA-256.
+    """Return parameter name → hash of the file or folder that its value names.
+
+    A value names a path relative to ``folder``, or the model or text of an installed package. The
+    hash of a file is its SHA-256. If the judge is an endpoint, its address and model are added.
     """
-    named = {
-        name: folder / os.path.expanduser(value)
-        for name, value in values.items()
-        if parameters.is_path(name) and isinstance(value, str) and value and "\0" not in value
-    }
+    paths = {}
     for name, value in values.items():
-        if parameters.is_path(name) and value in packages.MODELS:
-            named[name] = packages.model_file(packages.MODELS[value])
-        elif parameters.is_path(name) and value in packages.TEXTS:
-            named[name] = packages.text_path(packages.TEXTS[value])
+        if not parameters.is_path(name):
+            continue
+        if value in packages.MODELS:
+            paths[name] = packages.model_file(packages.MODELS[value])
+        elif value in packages.TEXTS:
+            paths[name] = packages.text_path(packages.TEXTS[value])
+        elif isinstance(value, str) and value and "\0" not in value:
+            paths[name] = folder / os.path.expanduser(value)
     try:
-        inputs = {name: _of_path(path) for name, path in named.items() if os.path.exists(path)}
+        inputs = {name: _of_path(path) for name, path in paths.items() if os.path.exists(path)}
     except OSError as error:
         raise ParameterError(
             f"{error.filename}: expected a file that can be read, because its content is part of"
@@ -254,17 +285,18 @@ def inputs_of(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
 
 
 def _of_path(path: Path) -> str:
-    """Of a file, or of all files in a folder but hidden ones (a download leaves such) and model
-    cards.
+    """The hash of a file, or of all files in a folder except hidden files (which downloads leave)
+    and model cards.
     """
     if path.is_file():
         return _digest(*_state(path))
-    names = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
-    return _hash(
-        f"{name.as_posix()}\0{_digest(*_state(names[name]))}"
-        for name in sorted(names)
-        if name.suffix != ".md" and not any(part.startswith(".") for part in name.parts)
-    )
+    parts = []
+    names = sorted(file.relative_to(path) for file in path.rglob("*") if file.is_file())
+    for name in names:
+        is_hidden = any(part.startswith(".") for part in name.parts)
+        if name.suffix != ".md" and not is_hidden:
+            parts.append(f"{name.as_posix()}\0{_digest(*_state(path / name))}")
+    return _hash(parts)
 
 
 def _hash(parts: Iterable[str]) -> str:
@@ -272,15 +304,17 @@ def _hash(parts: Iterable[str]) -> str:
 
 
 def _closure(names: set[str], folder: Path) -> dict[str, str]:
-    """Name → hash of these modules and of all that they import, without ``OUTSIDE``."""
-    closed: dict[str, str] = {}
+    """Name → hash of these modules and of all modules that they import, without ``OUTSIDE``."""
+    hash_by_module: dict[str, str] = {}
     waiting = set(names)
     while waiting:
         name = waiting.pop()
-        if name not in closed and not OUTSIDE.match(name):
-            closed[name], imports = _module(*_state(_file(name, folder)), folder)
-            waiting |= imports
-    return closed
+        if name in hash_by_module or OUTSIDE.match(name):
+            continue
+        path, state = _state(_file(name, folder))
+        hash_by_module[name], imports = _module(path, state, folder)
+        waiting |= imports
+    return hash_by_module
 
 
 @cache
@@ -288,7 +322,9 @@ def _module(path: Path, state: State, folder: Path) -> tuple[str, set[str]]:
     """The hash of a module's code, and the modules that it imports."""
     tree = _tree(path.read_text(encoding="utf-8", errors="replace"))
     imports = _imported(tree, folder)
-    return _hash([ast.unparse(_Bare().visit(tree)) if tree else _digest(path, state)]), imports
+    # without comments, docstrings and layout; a file that does not parse counts as it is
+    content = ast.unparse(_Bare().visit(tree)) if tree else _digest(path, state)
+    return _hash([content]), imports
 
 
 class _Bare(ast.NodeTransformer):
@@ -300,28 +336,47 @@ class _Bare(ast.NodeTransformer):
 
 def _imported(tree: ast.Module | None, folder: Path) -> set[str]:
     """The modules of the library, of the experiments and of ``folder`` that a piece of Python
-    imports, each with the packages that it lies in. Without a syntax tree, all of both.
+    imports, and the packages that contain them. Without a syntax tree, all modules of the library
+    and of the experiments.
     """
-    names = set()
-    if tree is None:
-        tops = (PACKAGE, EXPERIMENTS)
-        paths = (path.relative_to(top.parent) for top in tops for path in top.rglob("*.py"))
-        names = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths}
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    names = _all_modules() if tree is None else _names_imported(tree)
     for name, home in gaussmark_lib.HOMES.items():
         if names & {PACKAGE.name, f"{PACKAGE.name}.{name}"}:  # gaussmark_lib.load is models.load
             names.add(f"{PACKAGE.name}.{home}")
-    packages = (accumulate(name.split("."), "{}.{}".format) for name in names)
-    return {name for name in chain(*packages) if _file(name, folder).is_file()}
+    with_packages = set()
+    for name in names:
+        with_packages.update(accumulate(name.split("."), "{}.{}".format))  # a, a.b, a.b.c
+    return {name for name in with_packages if _file(name, folder).is_file()}
+
+
+def _all_modules() -> set[str]:
+    names = set()
+    for top in (PACKAGE, EXPERIMENTS):
+        for path in top.rglob("*.py"):
+            parts = path.relative_to(top.parent).with_suffix("").parts
+            names.add(".".join(parts).removesuffix(".__init__"))
+    return names
+
+
+def _names_imported(tree: ast.Module) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            # the name may be a module, or something in the module
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 def _tree(source: str) -> ast.Module | None:
-    """Of Python with IPython's lines of ``%`` and ``!``; None where it is something else."""
-    lines = ("" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines())
+    """The syntax tree of Python with IPython's lines of ``%`` and ``!``; None if the source does
+    not parse.
+    """
+    lines = []
+    for line in source.splitlines():
+        is_ipython = line.lstrip().startswith(("%", "!"))
+        lines.append("" if is_ipython else line)
     try:
         return ast.parse("\n".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # zero bytes; deep nesting
@@ -329,14 +384,17 @@ def _tree(source: str) -> ast.Module | None:
 
 
 def _file(name: str, folder: Path) -> Path:
-    first, *rest = name.split(".")
+    top_name, *inner_names = name.split(".")
     tops = {PACKAGE.name: PACKAGE, EXPERIMENTS.name: EXPERIMENTS}
-    path = tops.get(first, folder / first).joinpath(*rest)
+    top = tops.get(top_name, folder / top_name)
+    path = top.joinpath(*inner_names)
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def _state(path: Path) -> tuple[Path, State]:
-    """A copy with the old file's size and time still has its own ctime and inode."""
+    """The path and its state. A copy with the old file's size and time has another ctime and
+    inode.
+    """
     status = path.stat()
     return path, (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 

@@ -1,14 +1,14 @@
 """A notebook's parameters: read from its source, and checked before anything runs.
 
 Papermill only logs an unknown name and checks no types, so a misspelt ``sgima`` would silently run
-with the default of ``sigma``. Here the cell tagged ``parameters`` declares everything, one
+with the default of ``sigma``. Here the cell tagged ``parameters`` declares everything, with one
 annotated literal per line:
 
     sigma: float = 0.05  # (0, 1] standard deviation of the noise
     scheme: str = "plain"  # {plain, low_rank} which noise
     weight: str | None = None  # name of the matrix; None takes the model's default
 
-The cell is parsed, never executed. Each line becomes a type for pydantic, here
+The cell is parsed, never executed. Each line becomes a type for pydantic, such as
 ``Annotated[float, Field(gt=0, le=1)]``, which checks values in strict mode: True is not an int, 3
 is accepted as a float, nan is refused.
 """
@@ -33,16 +33,16 @@ from gaussmark_lib.workbench.words import nearest
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 MOST_CHARACTERS = 100_000  # of a YAML document
-# parameters that may name a file or folder, relative to the notebook's, which the notebook reads
+# parameters that may name a file or folder that the notebook reads, relative to its own folder
 PATHS = ("model", "text", "folder", "checkpoint", "tasks_data")
 PATH_ENDINGS = ("_file", "_folder", "_path")  # of other such parameters
-# the parser's own error, and those of tags and numbers that do not fit, and of deep nesting
+# the parser's own error, and the errors of tags and numbers that do not fit, and of deep nesting
 NOT_YAML = (YAMLError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
 NOT_PYTHON = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
 
 
 def is_path(name: str) -> bool:
-    """Whether the parameter of this name may name a file or folder that a notebook reads."""
+    """Return whether a parameter of this name may name a file or folder that a notebook reads."""
     return name in PATHS or (name.endswith(PATH_ENDINGS) and not name.startswith("save_"))
 
 
@@ -64,7 +64,7 @@ _CHOICES = re.compile(r"\{(.*?)\}\s*(.*)")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One line of the cell. ``type`` includes the range or the choices; ``allowed`` states them in
+    """A line of the cell. ``type`` includes the range or the choices; ``allowed`` states them in
     words.
     """
 
@@ -75,6 +75,7 @@ class Parameter:
     help: str
 
     def fits(self, value: Any) -> bool:
+        """Return whether the parameter may have this value."""
         try:
             self.type.validate_python(value)
         except ValidationError:
@@ -82,17 +83,18 @@ class Parameter:
         return True
 
     def parse(self, text: str) -> Any:
-        """The value of a typed text: the text itself where a string is allowed, else (and for None)
-        parsed as YAML. A path is seen from where the command was typed.
+        """Return the value of a typed text: the text itself if a string is allowed, otherwise the
+        value parsed as YAML. A path is relative to the folder in which the command was typed.
         """
         if text in ("None", "null") and self.fits(None):
             return None
         value = text if self.fits(text) else yaml(text)
-        is_name = isinstance(value, str) and value not in ("", self.default) and "\0" not in value
-        if not (is_path(self.name) and is_name):
+        if not is_path(self.name) or not isinstance(value, str):
+            return value
+        if value in ("", self.default) or "\0" in value:
             return value
         path = os.path.abspath(os.path.expanduser(value))
-        # ``docs`` may be a text's name and a folder's
+        # ``docs`` may be the name of a kind of text, and the name of a folder
         exists = os.path.isfile if self.name == "text" else os.path.exists
         return path if exists(path) else value
 
@@ -102,8 +104,8 @@ class Parameter:
 
 
 def read(source: str, name: str = "notebook") -> dict[str, Parameter]:
-    """The parameters that a cell's source declares, in order. ParameterError for a line that is not
-    ``name: type = literal``, or a default outside its range.
+    """Return the parameters that a cell's source declares, in order. ParameterError for a line that
+    is not ``name: type = literal``, or a default outside its range.
     """
     try:
         tree = ast.parse(source)
@@ -128,7 +130,7 @@ def read(source: str, name: str = "notebook") -> dict[str, Parameter]:
 
 
 def _comments(source: str) -> dict[int, str]:
-    """Line number → its comment. Tokens, because a ``#`` may stand inside a string."""
+    """Line number → comment. Found by tokens, because a string may contain ``#``."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return {
         token.start[0]: token.string.lstrip("# ").rstrip()
@@ -146,9 +148,7 @@ def _parameter(statement: ast.stmt, comment: str) -> Parameter:
     try:
         default = ast.literal_eval(statement.value)
     except NOT_PYTHON:
-        raise ParameterError(
-            "expected a literal; what is derived belongs in a later cell"
-        ) from None
+        raise ParameterError("expected a literal; derived values belong in a later cell") from None
     limit, in_words, help_text = _limit(comment)
     allowed = ast.unparse(statement.annotation) + in_words
     type_of_value = _type(statement.annotation, limit)
@@ -161,34 +161,40 @@ def _parameter(statement: ast.stmt, comment: str) -> Parameter:
 
 
 def _limit(comment: str) -> tuple[Any, str, str]:
-    """(pydantic's limit, the same in words, the help text) of a comment ``[low, high] help``, ``{a,
-    b} help`` or ``help``.
+    """(pydantic's limit, the limit in words, the help text) of a comment ``[low, high] help``,
+    ``{a, b} help`` or ``help``.
     """
     if match := _RANGE.fullmatch(comment):
         left, low, high, right, help_text = match.groups()
-        above, below = "ge" if left == "[" else "gt", "le" if right == "]" else "lt"
-        limits = {above: _bound(low), below: _bound(high)}
-        return Field(**limits), f" in {left}{low}, {high}{right}", help_text
+        lower_limit = "ge" if left == "[" else "gt"
+        upper_limit = "le" if right == "]" else "lt"
+        limits = {lower_limit: _bound(low), upper_limit: _bound(high)}
+        in_words = f" in {left}{low}, {high}{right}"
+        return Field(**limits), in_words, help_text
     if match := _CHOICES.fullmatch(comment):
         choices = tuple(yaml(choice) for choice in match[1].split(","))
-        return Literal[choices], f", one of {', '.join(map(repr, choices))}", match[2]
+        in_words = f", one of {', '.join(map(repr, choices))}"
+        return Literal[choices], in_words, match[2]
     if comment.startswith(("[", "{")):
         raise ParameterError("expected `# [low, high] help` or `# {a, b} help`")
     return None, "", comment
 
 
 def _bound(text: str) -> float | None:
+    """A bound as pydantic takes it; None for an infinite bound."""
     if text.endswith("inf"):
         return None
-    return int(float(text)) if float(text).is_integer() else float(text)
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def _type(node: ast.expr, limit: Any) -> Any:
     """The type of an annotation, with the limit on its innermost scalars. Nothing is evaluated."""
     match node:
         case ast.Name(id=name) if name in SCALARS:
-            is_range = isinstance(limit, FieldInfo)
-            return Annotated[SCALARS[name], limit] if is_range else limit or SCALARS[name]
+            if isinstance(limit, FieldInfo):  # a range
+                return Annotated[SCALARS[name], limit]
+            return limit or SCALARS[name]  # the choices, or any value
         case ast.Constant(value=None):
             return None
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
@@ -196,18 +202,18 @@ def _type(node: ast.expr, limit: Any) -> Any:
         case ast.Subscript(value=ast.Name(id="list"), slice=item):
             return list[_type(item, limit)]
     raise ParameterError(
-        f"cannot check the type {ast.unparse(node)}; int, float, str, bool, list[…] and … | None"
-        " can be"
+        f"cannot check the type {ast.unparse(node)}; use int, float, str, bool, list[…] or … | None"
     )
 
 
 def check(
     declared: Mapping[str, Parameter], given: Mapping[str, Any], name: str = "notebook"
 ) -> dict[str, Any]:
-    """The value of every declared parameter: the given one, checked, or the default. ParameterError
-    lists all values that cannot be used, each with what was expected.
+    """Return the value of each declared parameter: the given value, checked, or the default.
+    ParameterError lists all values that cannot be used, each with the expected type and range.
     """
-    problems, values = [], {}
+    problems = []
+    values = {}
     for key, value in given.items():
         try:
             values[key] = declared[key].type.validate_python(value)
@@ -216,28 +222,32 @@ def check(
         except ValidationError:
             problems.append(f"{key}: expected {declared[key].allowed}, got {shown(value)}")
     if problems:
-        raise ParameterError("\n  ".join([f"{name} cannot run with these parameters:", *problems]))
+        title = f"{name} cannot run with these parameters:"
+        raise ParameterError("\n  ".join([title, *problems]))
     return {key: values.get(key, parameter.default) for key, parameter in declared.items()}
 
 
 def parse(declared: Mapping[str, Parameter], typed: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Values from a command line's (name, text) pairs; unknown names are kept, so that ``check``
-    reports them with all other problems.
+    """Parse the (name, text) pairs of a command line. Unknown names stay, so that ``check`` reports
+    them with all other problems.
     """
     values: dict[str, Any] = {}
     for key, text in typed:
         if key in values:
-            raise ParameterError(f"{key} was given twice; give each parameter once")
+            raise ParameterError(f"{key} was given twice; give each parameter only once")
+        if key not in declared:
+            values[key] = text
+            continue
         try:
-            values[key] = declared[key].parse(text) if key in declared else text
+            values[key] = declared[key].parse(text)
         except ValueError as error:
             raise ParameterError(f"{key}: cannot read {shown(text)}: {error}") from None
     return values
 
 
 def yaml(text: str) -> Any:
-    """The value of one document of YAML 1.2, as people expect it: 1e-3 is a number, ``no`` is a
-    word, a name given twice is an error. ParameterError, in one line, if it cannot be read.
+    """Return the value of a YAML 1.2 document, as people expect it: 1e-3 is a number, ``no`` is a
+    word, a repeated name is an error. ParameterError, in one line, if it cannot be read.
     """
     if len(text) > MOST_CHARACTERS:
         raise ParameterError(
@@ -246,10 +256,12 @@ def yaml(text: str) -> Any:
     reader = YAML(typ="safe", pure=True)
     try:
         value = reader.load(text)
-        has_alias = "*" in text and any(isinstance(e, AliasEvent) for e in reader.parse(text))
+        events = reader.parse(text) if "*" in text else ()
+        has_alias = any(isinstance(event, AliasEvent) for event in events)
     except NOT_YAML as error:
-        why = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise ParameterError(f"cannot be read as YAML: {why[:200]}") from None
-    if has_alias:  # a few characters of them stand for gigabytes
+        problem = str(getattr(error, "problem", None) or error)
+        in_one_line = " ".join(problem.split())
+        raise ParameterError(f"cannot be read as YAML: {in_one_line[:200]}") from None
+    if has_alias:  # a few characters of aliases can stand for gigabytes
         raise ParameterError("expected YAML without aliases (*name); write the values out")
     return value

@@ -1,5 +1,5 @@
-"""What YAML files say: presets of one or of all notebooks, a sweep's grids and clusters, and the
-paper's own numbers (``papermill_runs/reference/paper.yaml``), beside which a notebook puts its own.
+"""YAML files: presets of one notebook or of all notebooks, a sweep's grids and clusters, and the
+paper's numbers (``papermill_runs/reference/paper.yaml``), which a notebook shows next to its own.
 """
 
 import os
@@ -20,10 +20,11 @@ PAPER = files.RUNS / "reference" / "paper.yaml"
 
 
 def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
-    """The values in a YAML file of ``name: value`` lines, by path or by its name in
-    ``papermill_runs/presets``; ``kind`` is what an error calls it.
+    """Read a YAML file of ``name: value`` lines, by path or by its name in
+    ``papermill_runs/presets``. An error calls the file a ``kind``.
 
-    ParameterError: there is none, or it is something else; says which of this kind there are.
+    ParameterError if there is no such file, with the names that there are, or if it has other
+    content.
     """
     name = files.as_path(name, f"no such {kind}", ParameterError)
     places = [name, files.PRESETS / name, files.PRESETS / f"{name}.yaml"]
@@ -36,60 +37,66 @@ def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
             values = yaml(file.read(MOST_CHARACTERS + 1))
     except (OSError, ValueError) as error:
         raise ParameterError(f"the {kind} {path} cannot be read: {error}") from None
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+    has_names = isinstance(values, dict) and all(isinstance(key, str) for key in values)
+    if not has_names:
         raise ParameterError(
-            f"the {kind} {path} should be lines of `name: value`, and is {type(values).__name__}"
-            f" {shown(values)}"
+            f"expected lines of `name: value` in the {kind} {path}, got"
+            f" {type(values).__name__} {shown(values)}"
         )
     return values
 
 
 def known(kind: str = "preset") -> list[str]:
-    """The names in ``papermill_runs/presets`` of this kind. A grid's ends in ``grid``, a cluster
-    has a line ``kind:``, all others are presets.
+    """Return the names of the files of this kind in ``papermill_runs/presets``. The name of a grid
+    ends in ``grid``, a cluster has a line ``kind:``, and all other files are presets.
     """
-    return [path.stem for path in sorted(files.PRESETS.glob("*.yaml")) if _kind(path) == kind]
+    paths = sorted(files.PRESETS.glob("*.yaml"))
+    return [path.stem for path in paths if _kind(path) == kind]
 
 
 def _kind(path: Path) -> str:
     if path.stem.endswith("grid"):
         return "grid"
-    is_cluster = re.search(r"^kind:", path.read_text("utf-8", "replace"), re.MULTILINE)
+    content = path.read_text(encoding="utf-8", errors="replace")
+    is_cluster = re.search(r"^kind:", content, re.MULTILINE)
     return "cluster" if is_cluster else "preset"
 
 
 def taken(
     values: dict[str, Any], number: str, declared: Collection[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """What the notebook of this number takes of a preset's values, and the names that it skips.
+    """Return the preset's values for the notebook of this number, and the names that it skips.
 
-    A preset that says ``shared: true`` serves every notebook: names that are not among ``declared``
-    are skipped, and ``notebooks`` has, by number, what one of them takes besides. In any other
+    A preset with ``shared: true`` serves all notebooks: names that are not among ``declared`` are
+    skipped, and ``notebooks`` holds further values of single notebooks, by number. In any other
     preset nothing is skipped, so that a wrong name is reported where parameters are checked.
     """
     if not values.get("shared"):
         return values, []
+    shared = {name: value for name, value in values.items() if name not in ("shared", "notebooks")}
+    taken_values = {name: value for name, value in shared.items() if name in declared}
+    skipped = sorted(shared.keys() - taken_values.keys())
     by_number = values.get("notebooks", {})
-    others = {name: v for name, v in values.items() if name not in ("shared", "notebooks")}
-    common = {name: value for name, value in others.items() if name in declared}
-    return common | by_number.get(number, {}), sorted(others.keys() - common)
+    taken_values |= by_number.get(number, {})
+    return taken_values, skipped
 
 
 def comparable(model: str, quantity: str, scheme: str) -> "pd.DataFrame":
-    """What to put beside a quantity measured on ``model``: the paper's number for it, or those for
-    all of the paper's models if it is another one.
+    """Return the paper's number to compare with a quantity measured on ``model``. If the paper does
+    not use this model, return the numbers of all its models.
 
     Returns:
         One row per model: ``model`` (its name without the owner), ``value`` with its standard
-        ``error``, or the bound ``most``; NaN for what the paper does not give.
+        ``error``, or the bound ``most``; NaN for numbers that the paper does not give.
     """
     import pandas as pd  # which the command line need not wait for
 
     models = yaml(PAPER.read_text(encoding="utf-8"))["models"]  # by hub id
-    rows = [
-        {"model": name.split("/")[-1], **row}
-        for name in ([model] if model in models else models)
-        for row in models[name]["numbers"]
-        if (row["quantity"], row["scheme"]) == (quantity, scheme)
-    ]
+    hub_ids = [model] if model in models else list(models)
+    rows = []
+    for hub_id in hub_ids:
+        name = hub_id.split("/")[-1]
+        for row in models[hub_id]["numbers"]:
+            if row["quantity"] == quantity and row["scheme"] == scheme:
+                rows.append({"model": name, **row})
     return pd.DataFrame(rows, columns=["model", "value", "error", "most"])
