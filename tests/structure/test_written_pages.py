@@ -48,7 +48,7 @@ def test_a_link_to_nowhere_is_noticed():
 
 def test_a_page_says_what_its_record_says(tmp_path):
     law = (PAGES / "joint_law.md").read_text(encoding="utf-8")
-    for name in ("one_key_in_production", "streams"):
+    for name in ("one_key_in_production", "one_key_in_production_smollm2", "streams"):
         shutil.copytree(CONF.REFERENCE / name, tmp_path / name)
     assert CONF.filled(law, tmp_path) == CONF.filled(law)
     path = tmp_path / "one_key_in_production" / "results.json"

@@ -1,6 +1,7 @@
 """References are stamped only where old and new code agree, and pooled from what commits have."""
 
 import json
+import re
 import subprocess
 
 import pandas as pd
@@ -83,6 +84,60 @@ def test_security_prints_the_worst_keys():
     assert f"flags {words.percent(worst, 0)} of 150 files of source code on doclm" in page
     assert f"({toy.params['n_keys']:,} keys)" in page
     assert f"{words.percent(real_worst, 0)} on SmolLM2 ({n_keys} keys" in page
+
+
+CLAIMS = [  # a record, a claim (None: its headline), decimals, what the page multiplies it by
+    ("level_check_smollm2", None, 2, 100),
+    ("layer_sigma_sweep_smollm2", "measured divided by predicted ψ", 2, 1),
+    ("layer_sigma_sweep_smollm2", "change of human text's cross-entropy", 2, 1),
+    ("quality_smollm2", None, 3, 1),
+    ("quality_smollm2", "rise of the cross-entropy on human text divided", 1, 100),
+    ("quality_smollm2", "points of accuracy that GaussMark adds", 2, 1),
+    ("quality_smollm2", "points of accuracy that the strong mark costs", 1, 1),
+    ("quality_smollm2", "win rate above one half", 2, 1),
+    ("after_release_engine", "ψ of answers from a file as exported", 2, 1),
+    ("level_check", None, 2, 100),
+    ("layer_sigma_sweep", "measured divided by predicted ψ", 2, 1),
+    ("quality", None, 3, 1),
+    ("quality", "win rate above one half", 3, 1),
+    ("low_rank", "price on human text divided", 2, 1),
+    ("kgw_baseline", "tokens needed at level 0.01", 2, 1),
+    ("speed", None, 2, 1),
+    ("token_level_keys", "share detected, sum less one key", 3, 1),
+]
+
+
+@pytest.mark.parametrize(("name", "beginning", "decimals", "unit"), CLAIMS)
+def test_the_papers_claims_have_the_figures_of_the_records(name, beginning, decimals, unit):
+    page = (files.RUNS / "README.md").read_text(encoding="utf-8")
+    table = page.partition("## The paper's claims")[2].partition("\n## ")[0]
+    results = references.records()[name].results
+    if beginning is None:
+        estimate = results["headline"]
+    else:
+        estimate = next(row for row in results["claims"] if row["claim"].startswith(beginning))
+    low, high = (_number(unit * estimate[end], decimals) for end in ("low", "high"))
+    lines = [line for line in table.splitlines() if f"reference/{name}/" in line]
+    assert any(f"({low} to {high}" in line.replace("0.", ".") for line in lines), (low, high)
+    number = _number(unit * estimate["value"], decimals)
+    assert any(number in line.replace("0.", ".") for line in lines), number
+
+
+def test_the_table_names_every_item_of_the_paper_and_its_records_exist():
+    page = (files.RUNS / "README.md").read_text(encoding="utf-8")
+    table = page.partition("## The paper's claims")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    outcomes = ("**confirmed**", "**contradicted**", "**undecidable**", "not recorded yet")
+    assert [row[0] for row in rows if not row[2].startswith(outcomes)] == []
+    for item in ("Fig. 1", "Fig. 2b", "Fig. 3", "Fig. 4", "Fig. 6", "Table 1", "Table 3", "KGW"):
+        assert any(item in row[0] for row in rows), item
+    links = re.findall(r"\]\((reference/[^)]+)\)", table)
+    assert links
+    assert [link for link in links if not (files.RUNS / link).exists()] == []
+
+
+def _number(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}".replace("0.", ".", 1).replace("-", "−")
 
 
 def test_notebook_14_prints_the_pooled_figures(pooled):
