@@ -561,13 +561,7 @@ def by_engine(
         weights = engine.weights(files, keys)
         of_files = engine.answers(lm, files, keys, engine.FILES, prompts, n_tokens, **asked)
         of_ways = engine.answers(
-            lm,
-            files,
-            keys[:n_few],
-            engine.SERVING,
-            prompts,
-            n_tokens,
-            **asked,
+            lm, files, keys[:n_few], engine.SERVING, prompts, n_tokens, **asked
         )
     answers = pd.concat([of_files, of_ways], ignore_index=True)
     return ByEngine(weights, engine.forecasts(answers, weights), alarms)
