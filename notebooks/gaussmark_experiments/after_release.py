@@ -93,7 +93,7 @@ def attacks_on(
     model, trained for the last number on what the release writes after the first halves of the
     texts.
     """
-    base = lm.model
+    base = lm.model  # the model without a watermark
     tuned = partial(
         attacks.fine_tuned,
         texts=texts,
@@ -107,16 +107,17 @@ def attacks_on(
         return tuned(base, steps=steps[0], seed=seed + number)
 
     def retrained(model: PreTrainedModel) -> PreTrainedModel:
+        # fine-tuning has to fill this matrix again
         empty = attacks.shrunk(model, wm.weight, ERASED)
         return attacks.swapped(model, tuned(empty, steps=steps[0]), wm.weight)
 
     def student(model: PreTrainedModel) -> PreTrainedModel:
         n_tokens = len(texts[0]) // 2
-        first_halves = [ids[:n_tokens] for ids in texts]
+        first_halves = [ids[:n_tokens] for ids in texts]  # prompts of the student's texts
         written = generate.sample(model, first_halves, n_tokens, seed=seed)
         return tuned(base, texts=written, steps=steps[-1])
 
-    attackers_key = Key.from_seed(10**6 + 3 * 10**12 * seed)  # no pair of any seed has it
+    attackers_key = Key.from_seed(10**6 + 3 * 10**12 * seed)  # no pair of this seed has it
     attacks_by_name = {RELEASED: (RELEASED, deepcopy)}
     attacks_by_name |= _rounding_and_pruning(texts[:16])
     attacks_by_name |= _merging(base, sibling)
@@ -268,6 +269,7 @@ def along(
 ) -> list[Float[Tensor, "n vocabulary"]]:
     """Return e_t(v)/(σ‖G‖) of every token that could stand at each place of each text."""
     of_texts = gradients.gradients(lm.model, prompts, texts, wm)
+    # texts come in batches of their own order
     norms = {gradient.text: gradient.norm for gradient in of_texts}
     with perturb.moved(wm.on(lm.model), [SMALL * xi]):
         forwards = next_tokens(lm.model, prompts, texts)
@@ -275,7 +277,7 @@ def along(
         backwards = next_tokens(lm.model, prompts, texts)
     slopes = []
     for i, (above, below) in enumerate(zip(forwards, backwards, strict=True)):
-        step = 2 * SMALL * wm.sigma * norms[i]
+        step = 2 * SMALL * wm.sigma * norms[i]  # on the scale of ψ
         slopes.append((above - below) / step)
     return slopes
 
@@ -298,7 +300,7 @@ def next_tokens(
     """Return log p of every token at each place of each text."""
     # number: (texts, places), above 0 where a place predicts a token of the text
     logits, _, number = likelihood.predictions(model, [*zip(prompts, texts, strict=True)])
-    log_p = logits.float().log_softmax(-1).cpu()
+    log_p = logits.float().log_softmax(-1).cpu()  # (texts, places, vocabulary)
     return [rows[is_text] for rows, is_text in zip(log_p, number.cpu() > 0, strict=True)]
 
 
@@ -324,6 +326,7 @@ def ratio(
 
 def by_release(table: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each release and attack: the means over the release's texts."""
+    # its texts are not independent: one row stands for them
     of_release = table.groupby(["release", "attack"], sort=False)
     return of_release[["psi", "removed", "wrong", "nats", "psi_w"]].mean().reset_index()
 
@@ -343,6 +346,7 @@ def pooled(releases: pd.DataFrame, served: pd.DataFrame) -> dict[str, Any]:
         the records.
     """
     names = [name for name in releases["attack"].unique() if name != RELEASED]
+    # name → rows of the releases
     of_attack = {name: releases[releases["attack"] == name] for name in names}
     share_left = {name: ratio(releases, [name]) for name in names}
     nats = {name: stats.interval(rows["nats"].to_numpy()) for name, rows in of_attack.items()}
@@ -350,7 +354,7 @@ def pooled(releases: pd.DataFrame, served: pd.DataFrame) -> dict[str, Any]:
         name: [rows["psi_w"].min(), rows["psi_w"].max()] for name, rows in of_attack.items()
     }
     student = of_attack[STUDENT]
-    psis = served.pivot(index="pair", columns="way", values="psi")
+    psis = served.pivot(index="pair", columns="way", values="psi")  # (pairs, ways)
     by_way = {way: stats.ratio(psis[way], psis["temperature 1"]) for way in psis}
     # the fine-tuning with the most steps: the strongest of its family
     most_steps = max((name for name in names if name.startswith(TRAINED)), key=_steps)
@@ -457,7 +461,7 @@ def served(
         for prompt, key in zip(*pairs, strict=True)
     ]
     for i, (prompt, key) in enumerate(zip(*pairs, strict=True)):
-        release = attacks.renoised(lm.model, wm, key)
+        release = attacks.renoised(lm.model, wm, key)  # θ + ξ of this pair's key
         for way, ids in _by_checkpoint(lm, release, prompt, n_tokens, seed + i).items():
             texts.setdefault(way, []).append(ids)
     placed = wm.on(lm.model)
@@ -465,7 +469,7 @@ def served(
     for way, written in texts.items():
         for gradient in gradients.gradients(lm.model, pairs.prompts, written, wm):
             pair = gradient.text
-            keys = [pairs.keys[pair], pairs.keys[pair - 1]]
+            keys = [pairs.keys[pair], pairs.keys[pair - 1]]  # the pair's own, and a wrong one
             psi, wrong = score.psi([gradient], placed, keys)[0]
             rows.append((way, pair, psi, wrong, wm.sigma * gradient.norm))
     return pd.DataFrame(rows, columns=["way", "pair", "psi", "wrong", "forecast"])
@@ -505,7 +509,7 @@ def _by_checkpoint(
 ) -> dict[str, list[int]]:
     """A text of a released checkpoint by each way of serving checkpoints."""
     rounded = attacks.rounded(release, 8)
-    half = deepcopy(release).half()
+    half = deepcopy(release).half()  # a copy: the release serves the other ways, too
     return {
         "8 bits": generate.sample(rounded, [prompt], n_tokens, seed=seed)[0],
         "float16": generate.sample(half, [prompt], n_tokens, seed=seed)[0],
@@ -558,13 +562,7 @@ def by_engine(
         weights = engine.weights(files, keys)
         of_files = engine.answers(lm, files, keys, engine.FILES, prompts, n_tokens, **asked)
         of_ways = engine.answers(
-            lm,
-            files,
-            keys[:n_few],
-            engine.SERVING,
-            prompts,
-            n_tokens,
-            **asked,
+            lm, files, keys[:n_few], engine.SERVING, prompts, n_tokens, **asked
         )
     answers = pd.concat([of_files, of_ways], ignore_index=True)
     return ByEngine(weights, engine.forecasts(answers, weights), alarms)
@@ -577,7 +575,7 @@ def means_by_engine(found: ByEngine) -> pd.DataFrame:
     is_marked = found.answers["is_marked"]
     marked = found.answers[is_marked]
     unmarked = found.answers[~is_marked]
-    columns = {
+    columns = {  # label → (rows, column)
         "marked file, its key": (marked, "psi"),
         "forecast": (unmarked, "forecast"),
         "marked file, another key": (marked, "wrong"),
@@ -607,7 +605,7 @@ def figure_by_engine(found: ByEngine, caption: str) -> Figure:
         xlabel="",
         ylabel="mean ψ of answers",
         caption=f"{caption}; {sizes}",
-        title="Does an engine keep the mark?",
+        title="Does an inference engine keep the watermark?",
     )
 
 
@@ -627,6 +625,7 @@ def outcomes_by_engine(
     findings.append(claims.finding(claim, quotient, least=0.8, most=1.2, planned=20))
 
     marked = found.answers[found.answers["is_marked"]]
+    # a failed check stops the run: chance must not fail it
     wrong = stats.interval(marked["wrong"], cluster=marked["key"], confidence=0.9999)
     # over keys, the alarms of an unmarked file are independent coins
     odds = [binomtest(row.n_hits, row.n_keys, level) for row in found.alarms.itertuples()]

@@ -77,7 +77,7 @@ def taught(
     kappa = _unevenness(lm, wm, held.prompts, plain)
     of_marked = list(gradients.gradients(lm.model, held.prompts, marked, wm))
     psis = score.psi(of_marked, wm.on(lm.model), held.keys, paired=True)
-    norms = [gradient.norm for gradient in of_marked]
+    norms = [gradient.norm for gradient in of_marked]  # ‖G‖ of each marked text
     psi = np.mean(psis * norms) / np.sqrt(np.mean(np.square(norms)))
     rows = []
     sums = []
@@ -165,7 +165,7 @@ def attacked(
     texts, nats = learning.sample_with_noise(lm.model, prompts, wm, noise, n_tokens, seed=seed)
     weighings = [channel.weights(lm.model, exchanged) for exchanged in (0.0, EDITED)]
     scores = score.score(lm.model, prompts, texts, wm, keys, token_weights=weighings)
-    shape = (len(texts), len(weighings), len(keys))
+    shape = (len(texts), len(weighings), len(keys))  # (texts, weighings, keys)
     psi = scores["psi"].to_numpy().reshape(shape)
     columns = {
         "psi": psi[:, 0, :-1].mean(1),
@@ -184,7 +184,7 @@ def shares(used: pd.DataFrame, what: str, columns: Mapping[str, str]) -> pd.Data
     Returns:
         ``texts`` (that taught the noise), ``of`` (the name), ``value, low, high, n`` of prompts.
     """
-    by_key = used[used["what"] == OWN]
+    by_key = used[used["what"] == OWN]  # the key's own texts
     by_n = used[used["what"] == what].groupby("n")
     rows = []
     for name, column in columns.items():
@@ -221,6 +221,7 @@ def climbs(
     for i, (prompt, ids, key) in enumerate(zip(pairs.prompts, human, pairs.keys, strict=True)):
         with perturb.watermarked(lm.model, wm, key):
             marked = generate.sample(lm.model, prompts[: max(counts)], n_tokens, seed=seed)
+        # ΣG of the first n texts, for each n
         sums = learning.estimates(lm.model, prompts, marked, wm, counts)
         psi = partial(_psi, lm, wm, key, prompt)
         answers = {

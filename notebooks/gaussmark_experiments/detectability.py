@@ -40,7 +40,7 @@ def detection_rates(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
     rows = []
     for (n_tokens, kind), texts in table.groupby(["n_tokens", "kind"], sort=False):
         for level in LEVELS:
-            tau = stats.threshold(level)
+            tau = stats.threshold(level)  # of N(0, 1), which holds without a watermark
             where = {"n_tokens": n_tokens, "level": f"level {level}"}
             detected = stats.interval(texts["psi"] >= tau)
             rows.append({**where, "kind": kind, **detected.row()})
@@ -65,7 +65,7 @@ def power_gap(table: pd.DataFrame, sigma: float) -> stats.Estimate:
 
 def _side_by_side(table: pd.DataFrame) -> pd.DataFrame:
     """ψ and ‖G‖ of each kind, one row per pair and length that has all kinds."""
-    values = ["psi", "grad_norm"]
+    values = ["psi", "grad_norm"]  # columns are (value, kind)
     return table.pivot(index=["prompt", "n_tokens"], columns="kind", values=values).dropna()
 
 
@@ -73,7 +73,7 @@ def over_prediction(table: pd.DataFrame, sigma: float) -> stats.Estimate:
     """Divide mean ψ of marked texts by the mean σ‖G‖ of the plain texts after the same prompts.
     Each pair counts with its mean over the lengths; pairs are resampled.
     """
-    pairs = _side_by_side(table).groupby("prompt").mean()
+    pairs = _side_by_side(table).groupby("prompt").mean()  # mean over the lengths
     return stats.ratio(pairs["psi", OWN], sigma * pairs["grad_norm", PLAIN])
 
 
@@ -90,7 +90,7 @@ def without_prompts(
     ``lengths, dtype``.
     """
     responses = [*marked, *plain]
-    unknown = [lm.unknown_prompt() for _ in responses]
+    unknown = [lm.unknown_prompt() for _ in responses]  # what the model reads in place of a prompt
     table = score.score(
         lm.model,
         unknown,
@@ -134,7 +134,7 @@ def by_length(known: pd.DataFrame, unknown: pd.DataFrame, sigma: float) -> pd.Da
 
 def spread_of_norms(norms: pd.DataFrame) -> stats.Estimate:
     """Divide the largest ‖G‖ among the answers to a prompt by the smallest, mean over prompts."""
-    of_prompts = norms.groupby("prompt")["grad_norm"]
+    of_prompts = norms.groupby("prompt")["grad_norm"]  # each prompt has several answers
     return stats.mean(of_prompts.max() / of_prompts.min())
 
 
@@ -176,6 +176,7 @@ def token_gradients(
     """Return ‖∇ log p(v_t | x, v_<t)‖ of every ``every``-th token alone: ``text, position,
     grad_norm, entropy`` (nats, before the token). Options are ``dtype`` of ``gradients.norms``.
     """
+    # nats, before each token of each text
     entropies = likelihood.entropies(lm.model, prompts, responses)
     rows = []
     prefixes = []
@@ -211,6 +212,7 @@ def by_temperature(
         texts, scores = under_own_keys(
             lm, pairs, [wm], n_tokens, temperature=temperature, **options
         )
+        # of each text
         entropy = [nats.mean() for nats in likelihood.entropies(lm.model, pairs.prompts, texts)]
         tables.append(scores.assign(temperature=temperature, entropy=entropy))
     return pd.concat(tables, ignore_index=True)
@@ -218,7 +220,7 @@ def by_temperature(
 
 def gain(table: pd.DataFrame) -> stats.Estimate:
     """Subtract ψ at the lowest temperature from ψ at the highest, of the same pair."""
-    psi = table.pivot(index="text", columns="temperature", values="psi")
+    psi = table.pivot(index="text", columns="temperature", values="psi")  # (pairs, temperatures)
     return stats.interval(psi[psi.columns.max()] - psi[psi.columns.min()])
 
 
@@ -235,7 +237,7 @@ def draw_p(table: pd.DataFrame, caption: str) -> Figure:
         (OWN, "watermarked, own key"),
     ):
         of_kind = table[table["kind"] == kind]
-        p = of_kind.pivot(index="n_tokens", columns="text", values="p_value")
+        p = of_kind.pivot(index="n_tokens", columns="text", values="p_value")  # (lengths, texts)
         colour = style.look(kind)["color"]
         axes.plot(
             p.iloc[:, :25], color=colour, alpha=0.25, linewidth=0.7
@@ -299,7 +301,7 @@ def draw_roc(table: pd.DataFrame, aucs: pd.DataFrame, caption: str) -> Figure:
 def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
     """Draw ‖G‖² of each plain text against its length, with the line through zero."""
     figure, axes = plt.subplots()
-    squares = plain["grad_norm"] ** 2
+    squares = plain["grad_norm"] ** 2  # grow like the length if tokens are independent
     axes.scatter(
         plain["n_tokens"],
         squares,
@@ -367,6 +369,7 @@ def draw_texts(texts: pd.DataFrame, caption: str) -> Figure:
         palette="flare",
         ax=axes,
     )
+    # of the texts of each temperature
     centres = texts.groupby("temperature")[["entropy", "psi"]].mean()
     axes.plot(*centres.to_numpy().T, "D-", color=style.THEORY, label="mean")
     axes.set(xlabel=ENTROPY, ylabel="ψ with its own key")

@@ -55,6 +55,7 @@ def play(
     """Continue six prompts. The model carries the key's noise for three of them, at random."""
     rng = np.random.default_rng(seed)
     is_marked = rng.permutation([True] * 3 + [False] * 3).tolist()
+    # None: the model stays as it is
     marks = [(wm, key) if marked else None for marked in is_marked]
     # fewer prompts are used again
     prompts = [prompts[i % len(prompts)] for i in range(len(marks))]
@@ -66,10 +67,10 @@ def revealed(lm: models.LM, game: Game, wm: perturb.Watermark, key: perturb.Key)
     """Show each text's p-value, and its tokens in colour: orange leans towards the key, blue away
     from it.
     """
-    cards = {}
+    cards = {}  # heading → text in colour
     for letter, prompt, text, marked in zip(LETTERS, *game, strict=True):
         tokens = evidence.per_token(lm.model, prompt, text, wm, key)
-        psi = tokens["evidence"].sum()
+        psi = tokens["evidence"].sum()  # ψ is the sum over tokens
         written = "with" if marked else "without"
         heading = f"{letter}: p = {norm.sf(psi):.2g} (ψ = {psi:.2f}); written {written} the key"
         cards[heading] = _coloured(show.pieces(tokens, lm.decode))
@@ -81,8 +82,8 @@ def _coloured(pieces: pd.DataFrame) -> str:
     full = 3 / len(pieces) ** 0.5  # evidence with the full colour: three times an equal share's
     spans = ""
     for piece in pieces.itertuples():
-        colour = "230,120,0" if piece.evidence > 0 else "0,110,200"
-        strength = min(abs(piece.evidence) / full, 1) * 0.6
+        colour = "230,120,0" if piece.evidence > 0 else "0,110,200"  # orange or blue
+        strength = min(abs(piece.evidence) / full, 1) * 0.6  # opacity of the colour
         look = f"background:rgba({colour},{strength:.2f})"
         title = f"evidence {piece.evidence:+.2f}"
         spans += f'<span style="{look}" title="{title}">{escape(piece.text)}</span>'
@@ -123,6 +124,7 @@ def growth(
     """
     i = game.is_marked.index(True)
     n_tokens = len(game.texts[i])
+    # a set: a short text has fewer than twenty
     lengths = {max(1, round(n_tokens * part / 20)) for part in range(1, 21)}
     return score.score(
         lm.model,
@@ -200,7 +202,7 @@ def _draw_projections(axes: Axes, cloud: pd.DataFrame, level: float) -> None:
     axes.axvline(stats.threshold(level), **style.DASHED, label=f"level {level:g}")
     axes.set(
         xlabel="ψ = the projection on G, in σ",
-        title="Their shadows on G",
+        title="Their projections on G",
         yticks=[],
     )
 
@@ -253,7 +255,7 @@ def draw_tested(table: pd.DataFrame, level: float, caption: str) -> Figure:
             alpha=0.8,
             **style.look(kind),
         )
-    bottom = -0.04 * (len(kinds) + 1.2)
+    bottom = -0.04 * (len(kinds) + 1.2)  # room for a row per kind
     axes.set(
         xlabel="ψ (standard deviations)",
         ylabel="density",
@@ -283,7 +285,9 @@ def turned(
     Returns:
         For ``panels``: ``predicted, sigma, curve, value, low, high, n``, measured and predicted.
     """
+    # one for each wanted ψ
     wms = [perturb.Watermark(weight, stats.sigma_for_psi(norms, psi)) for psi in wanted]
+    # σ in the order of the watermarks
     _, table = under_own_keys(lm, pairs, wms, n_tokens, **options)
     rows = []
     for psi, (sigma, texts) in zip(wanted, table.groupby("sigma", sort=False), strict=True):
@@ -300,7 +304,7 @@ def same_everywhere(lm: models.LM) -> pd.DataFrame:
     """
     is_doclm = lm.name == "doclm" and str(lm.model.dtype) == "torch.float32"
     embedded = lm if is_doclm else models.load("doclm")
-    run = folder.load(files.RUNS / "reference" / "first_watermark")
+    run = folder.load(files.RUNS / "reference" / "first_watermark")  # the committed record
     texts = run.table("texts").head(16)
     wm = perturb.Watermark(run.results["weight"], run.results["sigma"])
     keys = demonstration_keys(len(texts), run.params["seed"])

@@ -151,6 +151,7 @@ def contenders(
         "GaussMark": GaussMark(wm, key, dtype=dtype),
         "KGW-1": KGW(1.0, key),
         "KGW-2": KGW(2.0, key),
+        # weighted: deeper layers tell less, and count less
         "SynthID": SynthID(key, depth, weighted=True),
         "Gumbel-max": GumbelMax(key, context),
     }
@@ -182,8 +183,9 @@ def prices_along(
     """
     rows = []
     for prompt, text, key in zip(pairs.prompts, plain, pairs.keys, strict=True):
+        # the text is alone in its batch
         inputs, _ = divergence.laid_out(lm.model, [(prompt, text)])
-        p = divergence.logits(lm.model, inputs, len(text))
+        p = divergence.logits(lm.model, inputs, len(text))  # (1, places, vocabulary)
         log_p = wide(p).log_softmax(-1)
         entropy = torch.special.entr(log_p.exp()).sum()
         costs = []  # of each marked model: (kl, change), summed over places
@@ -236,7 +238,9 @@ def at_equal_price(
     wanted = prices_along(lm, rival, pilot, plain)[price].mean()
     for _ in range(ITERATIONS):
         scheme = GaussMark(wm, pilot.keys[0])
+        # KL or change, at the σ so far
         price_now = prices_along(lm, scheme, pilot, plain)[price].mean()
+        # clipped: a price near 0 is mostly noise
         factor = np.sqrt(np.clip(wanted / price_now, 0.1, 10))
         wm = replace(wm, sigma=float(wm.sigma * factor))
     return wm
@@ -264,6 +268,7 @@ def at_prices_of(
     plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
     rival = KGW(bias, keys[0])
     at_kl = at_equal_price(lm, wm, rival, pilot, plain, "kl")
+    # starts from the solution for KL, which is near
     at_change = at_equal_price(lm, at_kl, rival, pilot, plain, "change")
     return at_kl, at_change
 
@@ -272,12 +277,8 @@ def plain_texts(lm: models.LM, pairs: Pairs, n_tokens: int, n_draws: int, **opti
     """Sample ``n_draws`` plain texts for each prompt. Options are those of ``generate.sample``."""
     # one batch, then one list per draw
     prompts = pairs.prompts * n_draws
-    return [
-        *in_lists(
-            generate.sample(lm.model, prompts, n_tokens, **options),
-            pairs.n,
-        )
-    ]
+    draws = generate.sample(lm.model, prompts, n_tokens, **options)
+    return [*in_lists(draws, pairs.n)]
 
 
 def by_length(
@@ -308,6 +309,7 @@ def by_length(
             prompts = [prompt for prompt in pairs.prompts for _ in lengths]
             keys = [key for key in pairs.keys for _ in lengths]
             table = scheme.score(lm.model, prompts, firsts, keys)
+            # back from (text, length) to text
             table = table.assign(text=table["text"] // len(lengths))
         tables.append(table.assign(scheme=name))
     columns = ["scheme", "text", "n_tokens", "p_value", "log10_p"]
@@ -341,7 +343,7 @@ def first_below(log10_p: ArrayLike, lengths: ArrayLike, level: float) -> float:
     >>> first_below([-1.0, -3.0], [10, 20], 1e-2), first_below([-1.0, -3.0], [10, 20], 1e-4)
     (15.0, 21.0)
     """
-    y = np.asarray(log10_p, float)
+    y = np.asarray(log10_p, float)  # at each of the lengths x
     x = np.asarray(lengths, float)
     wanted = np.log10(level)
     below = np.flatnonzero(y <= wanted)
@@ -358,7 +360,7 @@ def tokens_needed(table: pd.DataFrame, scheme: str, level: float) -> float:
     """Return the number of tokens at which half of a scheme's texts are detected: where the median
     of log p reaches log of the level (:func:`first_below`).
     """
-    log10_p = _texts_by_length(table, scheme)
+    log10_p = _texts_by_length(table, scheme)  # (texts, lengths)
     return first_below(log10_p.median(), log10_p.columns, level)
 
 
@@ -371,7 +373,7 @@ def times_as_many(table: pd.DataFrame, scheme: str, base: str, level: float) -> 
     lengths = of_scheme.columns
 
     def ratio(rows: np.ndarray) -> float:
-        medians = np.median(rows, axis=0)
+        medians = np.median(rows, axis=0)  # over the resampled pairs
         ours, theirs = np.hsplit(medians, 2)
         return first_below(ours, lengths, level) / first_below(theirs, lengths, level)
 
@@ -411,7 +413,7 @@ def draw_lengths(table: pd.DataFrame, level: float, caption: str, name: str) -> 
     """Draw the share detected at this level against the number of tokens. Save it in the record as
     ``name``.
     """
-    words = {1e-2: "0.01", 1e-6: "10⁻⁶"}[level]
+    words = {1e-2: "0.01", 1e-6: "10⁻⁶"}[level]  # the figure's title says the level
     figure = panels(
         shares(table, ["scheme", "n_tokens"], level),
         "n_tokens",
@@ -435,6 +437,7 @@ def in_tokens(
     """Word the tokens that each scheme needs (at two levels), and which schemes need fewer than
     GaussMark.
     """
+    # of the first level
     words = {name: in_words(numbers[0], lengths) for name, numbers in needed.items()}
     # where GaussMark's number is a lower bound, so are the ratios
     is_bound = needed["GaussMark"][0] > lengths[-1]
@@ -462,7 +465,7 @@ def changes(
     contenders = {CONTROL: plain[0], **written}
     references = plain[1:]
     nats = [_cross_entropy(lm, pairs, texts) for texts in contenders.values()]
-    base = [_cross_entropy(lm, pairs, texts) for texts in references]
+    base = [_cross_entropy(lm, pairs, texts) for texts in references]  # one row per reference draw
     return dict(zip(contenders, nats - np.mean(base, axis=0), strict=True))
 
 
@@ -497,7 +500,7 @@ def both_costs(kl: Mapping[str, np.ndarray], change: Mapping[str, np.ndarray]) -
         f"KL under one key ({len(kl[CONTROL])} texts)": kl,
         "Δ cross-entropy over keys": change,
     }
-    costs = pd.concat(
+    costs = pd.concat(  # long: a row per text and scheme
         pd.DataFrame(nats).melt(var_name="scheme", value_name="nats").assign(cost=cost)
         for cost, nats in sides.items()
     )
@@ -509,6 +512,7 @@ def by_version(edited: pd.DataFrame) -> pd.DataFrame:
     words.
     """
     detected = shares(edited, ["scheme", "edit", "fraction"], 0.01)
+    # the unedited texts have no strength
     strength = detected["fraction"].map(", {:g}".format).where(detected["fraction"] > 0, "")
     return detected.assign(version=detected["edit"] + strength)
 
@@ -536,7 +540,7 @@ def requests(lm: models.LM, n: int) -> tuple[list[str], list[list[int]]]:
     Raises:
         InvalidTextError: if there are fewer than n requests.
     """
-    by_kind = [
+    by_kind = [  # one list per kind, all equally long
         [(kind, form.format(subject)) for form in forms for subject in subjects]
         for kind, (forms, subjects) in TASKS.items()
     ]
@@ -630,7 +634,7 @@ def ratio_of_shares(table: pd.DataFrame, scheme: str, base: str, level: float) -
     The value is NaN if ``base`` detects nothing.
     """
     hits = table.assign(hit=(table["p_value"] <= level).astype(float))
-    hits = hits.pivot(index="text", columns="scheme", values="hit")
+    hits = hits.pivot(index="text", columns="scheme", values="hit")  # (pairs, schemes)
     if not hits[base].any():
         return stats.Estimate(np.nan, np.nan, np.nan, len(hits))
     with np.errstate(divide="ignore", invalid="ignore"):  # a draw without a detected text
@@ -642,7 +646,7 @@ def rank_correlation(cool: pd.DataFrame, scheme: str) -> stats.Estimate:
     texts of a pair are resampled together.
     """
     rows = cool[cool["scheme"] == scheme]
-    values = rows[["entropy", "statistic"]].to_numpy()
+    values = rows[["entropy", "statistic"]].to_numpy()  # a row per text and temperature
 
     def correlation(rows: np.ndarray) -> float:
         return spearmanr(*rows.T).statistic
@@ -654,6 +658,7 @@ def draw_freedom(cool: pd.DataFrame, level: float, caption: str) -> Figure:
     """Draw the share detected by scheme against the mean freedom of a temperature's texts. Save it
     in the record as ``freedom``.
     """
+    # the x of each point
     freedom = cool.groupby(["scheme", "temperature"])["freedom"].mean().reset_index()
     table = shares(cool, ["scheme", "temperature"], level).merge(freedom)
     figure = panels(
@@ -682,17 +687,20 @@ def crossing(
 
     Each temperature gives a point: the mean freedom of the rival's texts and the difference of the
     shares detected. The difference is linear between the points. The result is 0 if the rival
-    detects as much at the lowest freedom, and the highest freedom if the rival nowhere does.
+    detects as much at the lowest freedom, and the highest freedom if the rival detects less at
+    every freedom.
     """
     hits = cool.assign(hit=(cool["p_value"] <= level).astype(float))
     hit = hits.pivot(index="text", columns=["scheme", "temperature"], values="hit")
+    # of the same shape as the hits
     freedom = hits.pivot(index="text", columns=["scheme", "temperature"], values="freedom")
-    n = len(hit[scheme].columns)
+    n = len(hit[scheme].columns)  # temperatures
+    # side by side, so that a pair is resampled as a whole
     columns = np.hstack([freedom[rival], hit[scheme] - hit[rival]])
 
     def first_crossing(rows: np.ndarray) -> float:
         freedoms, differences = np.split(rows.mean(0), [n])
-        order = np.argsort(freedoms)
+        order = np.argsort(freedoms)  # freedom need not rise with the temperature
         x = freedoms[order]
         y = differences[order]
         below = np.flatnonzero(y <= 0)
@@ -717,7 +725,7 @@ def one_key(
     """Return the share of the human texts of each kind that one key calls watermarked: ``kind,
     scheme, key, share, n`` (texts).
     """
-    rows = []
+    rows = []  # a row per kind, test and key
     for (kind, of_kind), (name, scheme) in product(human.items(), tests.items()):
         # (texts, keys)
         p = robustness.p_values(lm, scheme, of_kind.prompts, of_kind.responses, keys)
@@ -756,7 +764,7 @@ def stock_generate(
     It does not know GaussMark and gets a changed model, as from a released checkpoint. KGW is a
     setting of ``generate``.
     """
-    write = partial(
+    write = partial(  # a deterministic search: one beam is greedy
         continued,
         lm.model,
         prompt,
@@ -772,7 +780,7 @@ def stock_generate(
 
 def continued(model: PreTrainedModel, prompt: list[int], n_tokens: int, **setting) -> list[int]:
     """Write ``n_tokens`` tokens by transformers' ``generate``."""
-    ids = torch.tensor([prompt], device=model.device)
+    ids = torch.tensor([prompt], device=model.device)  # a batch of one
     text = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
@@ -787,8 +795,8 @@ def continued(model: PreTrainedModel, prompt: list[int], n_tokens: int, **settin
 def of_one_key(table: pd.DataFrame, odd: str) -> str:
     """Word the worst key of each test, and Gumbel-max's two tests on the kind ``odd``."""
     share_by_kind = table.groupby(["scheme", "kind"], sort=False)["share"]
-    worst = share_by_kind.max()
-    mean = share_by_kind.agg(stats.interval, share=True)
+    worst = share_by_kind.max()  # over keys
+    mean = share_by_kind.agg(stats.interval, share=True)  # with an interval over keys
     words = {
         name: ", ".join(f"{share:.0%} of {kind}" for (_, kind), share in of_scheme.items())
         for name, of_scheme in worst.groupby("scheme", sort=False)
@@ -811,7 +819,7 @@ def attained(n: int, share: float, level: float, test: str = "exact") -> float:
     >>> attained(2, 0.25, 0.07), attained(2, 0.25, 0.06)
     (0.0625, 0.0)
     """
-    greens = np.arange(n + 1)
+    greens = np.arange(n + 1)  # every possible number of green pairs
     if test == "z":
         p_values = norm.sf(z_score(greens, n, share))
     else:

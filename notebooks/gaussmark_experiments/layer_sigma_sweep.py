@@ -56,6 +56,7 @@ OPEN = "n too small to say"
 
 def one_per_kind(weights: Sequence[str]) -> list[str]:
     """Return the middle matrix of each kind (:func:`matrix_kind`)."""
+    # names, grouped by kind, in the model's order
     kinds = pd.Series(weights).groupby([matrix_kind(name) for name in weights], sort=False)
     return [names.iloc[len(names) // 2] for _, names in kinds]
 
@@ -116,6 +117,7 @@ def norms(
     """Return ‖G‖ of plain continuations of the prompts for all weights, from one gradient pass: the
     table of ``gradients.norms``.
     """
+    # σ does not matter: the texts are unmarked
     plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
     return gradients.norms(lm.model, prompts, plain, weights, dtype=dtype)
 
@@ -130,7 +132,7 @@ def predicted(norms: pd.DataFrame, sigmas: Sequence[float]) -> pd.DataFrame:
     """Return the map that plain text predicts: ``weight, sigma, predicted_psi`` (σ·mean‖G‖), one
     row per cell.
     """
-    mean_norms = norms.groupby("weight", sort=False)["grad_norm"].mean()
+    mean_norms = norms.groupby("weight", sort=False)["grad_norm"].mean()  # by weight
     rows = [
         (weight, sigma, sigma * mean_norm)
         for (weight, mean_norm), sigma in product(mean_norms.items(), sigmas)
@@ -162,6 +164,7 @@ def rows_of(cells: pd.DataFrame, n: int) -> pd.DataFrame:
         place=by_weight.ngroup(),
     )
     rows = numbered.merge(pd.DataFrame({"prompt": range(n)}), how="cross")
+    # the same σ and pair: the same random numbers
     rows["stream"] = n * rows["cell"] + rows["prompt"]
     rows = rows.sort_values(["place", "prompt", "cell"], ignore_index=True)
     return rows.drop(columns=["cell", "place"])
@@ -195,7 +198,7 @@ def measured(
         The texts, and :func:`rows_of` with the columns of ``score.score``. ``text`` is the number
         of the text.
     """
-    rows = rows_of(cells, pairs.n)
+    rows = rows_of(cells, pairs.n)  # a row per text
     prompts = [pairs.prompts[pair] for pair in rows["prompt"]]
     written = generate.sample(
         lm.model,
@@ -207,7 +210,7 @@ def measured(
         **sampling,
     )
     tables = []
-    for weight, of_weight in rows.groupby("weight", sort=False):
+    for weight, of_weight in rows.groupby("weight", sort=False):  # a score has one weight
         numbers = of_weight.index
         scores = score.score(
             lm.model,
@@ -230,6 +233,7 @@ def own_prices(
     responses: Texts,
 ) -> Float[np.ndarray, " texts"]:
     """Return Σ_t KL(p_{θ+ξ} ‖ p_θ) of each text of :func:`measured`, nats per text."""
+    # a pair's prompt stands in many rows
     prompts = [pairs.prompts[pair] for pair in written["prompt"]]
     marks = marks_of(written, pairs.keys)
     return divergence.per_text(
@@ -251,7 +255,7 @@ def detected(
     """
     rows = []
     for (weight, sigma), cell in written.groupby(["weight", "sigma"], sort=False):
-        tpr = stats.tpr(cell["psi"], level)
+        tpr = stats.tpr(cell["psi"], level)  # exact share above the threshold
         psi = stats.interval(cell["psi"])
         where = {"weight": weight, "sigma": sigma, "n": tpr.n}
         rows.append(where | psi.row("psi") | tpr.row("tpr"))
@@ -323,8 +327,10 @@ def cost(
         less spread.
     """
     rows = rows_of(cells, len(passages)).drop(columns="stream")
+    # passages may outnumber the pairs
     keys = [pairs.keys[i % pairs.n] for i in range(len(passages))]
     no_prompts = [[]] * len(passages)
+    # (prompt, passage) as the model reads it
     placed = [*tokens.Reader(lm.model).pairs(no_prompts, passages).values()]
     marks = marks_of(rows, keys)
     nats = []  # of each row
@@ -336,7 +342,7 @@ def cost(
             n_tokens = (number > 0).sum(1)
             nats += (-log_p.double().sum(1) / n_tokens).tolist()
     base = likelihood.cross_entropy(lm.model, passages)
-    linear = _linear(lm, passages, keys, cells["weight"].unique(), dtype)
+    linear = _linear(lm, passages, keys, cells["weight"].unique(), dtype)  # at σ = 1
     rows = rows.assign(base=base[rows["prompt"]], watermarked=nats)
     rows = rows.merge(linear, on=["weight", "prompt"])
     rows = rows.assign(linear=rows["sigma"] * rows["linear"])
@@ -380,7 +386,7 @@ def priced(cost: pd.DataFrame, margin: float) -> pd.DataFrame:
     The outcome is ``DIFFERENT`` if the interval does not contain 0, ``EQUAL`` if all of it lies
     within ± the margin, else ``OPEN``.
     """
-    change = cost.assign(change=changes(cost))
+    change = cost.assign(change=changes(cost))  # a row per cell and passage
     cells = means(change, ["weight", "sigma"], "change")
     is_different = (cells["low"] > 0) | (cells["high"] < 0)
     is_equal = (-margin <= cells["low"]) & (cells["high"] <= margin)
@@ -430,7 +436,7 @@ def solved(
     sigmas = [
         stats.sigma_for_power(by_weight.get_group(weight), power, level) for weight in weights
     ]
-    cells = pd.DataFrame({"weight": weights, "sigma": sigmas})
+    cells = pd.DataFrame({"weight": weights, "sigma": sigmas})  # each weight at its own σ
     _, at_sigma = measured(lm, pairs, cells, **options)
     shares = []
     for weight in weights:
@@ -456,7 +462,7 @@ def far_out(
     """
     cells = at_equal_psi(norms[norms["weight"].isin(weights)], sorted(psis))
     _, noisy = measured(lm, pairs, cells, **options)
-    falls = {}
+    falls = {}  # ψ may fall again where noise is large
     for weight, of_weight in noisy.groupby("weight", sort=False):
         psi = of_weight.pivot(index="prompt", columns="sigma", values="psi")
         falls[weight] = stats.interval(psi[psi.columns.max()] - psi[psi.columns.min()])
@@ -507,7 +513,7 @@ def _own(
     linear = _within(written, cells, 0.0, LINEAR)
     tables = {}
     for weight, rows in linear.groupby("weight", sort=False):
-        by_cell = rows.pivot(
+        by_cell = rows.pivot(  # (pairs, (quantity, σ))
             index="prompt",
             columns="sigma",
             values=["psi", "price"],
@@ -536,7 +542,7 @@ def human_ratios(cost: pd.DataFrame, cells: pd.DataFrame, n_tokens: int) -> pd.D
     """Divide a passage's change of cross-entropy by ψ²/(2T), at the σ of each weight whose
     predicted ψ is nearest to ``LINEAR``: a column per weight, a row per passage.
     """
-    distance = np.log(cells["predicted_psi"] / LINEAR).abs()
+    distance = np.log(cells["predicted_psi"] / LINEAR).abs()  # on a log scale, as σ is
     nearest = cells.loc[distance.groupby(cells["weight"], sort=False).idxmin()]
     rows = cost.assign(change=changes(cost)).merge(nearest, on=["weight", "sigma"])
     law = rows["predicted_psi"] ** 2 / (2 * n_tokens)
@@ -559,7 +565,7 @@ def spread(written: pd.DataFrame, cells: pd.DataFrame) -> stats.Estimate:
     and without the noise of few pairs (:func:`between`). The noise is that of each carrier's
     deviation from the mean of all, by the jackknife over pairs: what all carriers share cancels.
     """
-    tables = [*_own(written, cells).values()]
+    tables = [*_own(written, cells).values()]  # (pairs, cells, ψ and price) of each carrier
     if len(tables) < 2 or len(tables[0]) < 3:
         return stats.Estimate(np.nan, np.nan, np.nan, len(tables))
 
@@ -600,7 +606,7 @@ def between(
         beyond = 2 * ((values - values.mean()) ** 2).sum() / target  # Q is below the target there
         return float(np.sqrt(optimize.brentq(excess, 0.0, beyond, args=(target,))))
 
-    freedom = len(values) - 1
+    freedom = len(values) - 1  # degrees of freedom of Q
     tail = (1 - confidence) / 2
     low, high = chi2.isf([tail, 1 - tail], freedom)
     return stats.Estimate(tau(freedom), tau(low), tau(high), len(values))

@@ -45,7 +45,7 @@ def kinds(
     >>> list(kinds(["folder/plays.jsonl", "source"]))
     ['plays.jsonl', 'source', 'model samples', 'random tokens']
     """
-    written = [writer.name] if writer else []
+    written = [writer.name] if writer else []  # without a writer there is one kind less
     return {Path(kind).name: kind for kind in (*human, *written, OWN, RANDOM)}
 
 
@@ -111,6 +111,7 @@ def written_by(
     characters. They are cut to ``n_tokens`` of its tokens; a text may have fewer.
     """
     beginnings = texts.human(writer, text, n, prompt_tokens, seed=seed)
+    # what the writer continues
     opened = [writer.continuation(writer.decode(ids)) for ids in beginnings]
     responses = generate.sample(writer.model, opened, n_tokens, seed=seed, **sampling)
     # the two models may have different tokenizers: characters pass between them
@@ -135,7 +136,7 @@ def fresh_keys(
     d = wm.on(lm.model).d
     tables = []
     for gradient in score.gradients(lm.model, *cut, wm, **settings):
-        first = first_seed + gradient.text * keys_per_text
+        first = first_seed + gradient.text * keys_per_text  # no two texts share a key
         keys = [perturb.Key.from_seed(first + i) for i in range(keys_per_text)]
         z = streams(keys, d, 1.0)  # (keys, d)
         psi = (z @ gradient.unit().cpu().to(z)).double().numpy()
@@ -194,10 +195,11 @@ def fixed_keys(
             total = total + gradient.unit()
             yield gradient
 
+    # one pass over the texts: ``seen`` keeps what else is needed
     psi = score.psi(seen(), wm.on(lm.model), keys)
     n = len(order)
     cosine = (float(total.square().sum()) - n) / (n * (n - 1))
-    return psi[np.argsort(order)], cosine
+    return psi[np.argsort(order)], cosine  # in the order of the texts
 
 
 def predicted_spread(cosine: float, n: int, level: float) -> float:
@@ -209,8 +211,8 @@ def predicted_spread(cosine: float, n: int, level: float) -> float:
     >>> round(predicted_spread(1.0, 100, 0.05), 4)  # all texts at once, or none
     0.2179
     """
-    c = min(max(cosine, 0.0), 1.0)
-    below = [-stats.threshold(level)] * 2
+    c = min(max(cosine, 0.0), 1.0)  # estimated cosines may lie outside
+    below = [-stats.threshold(level)] * 2  # P(both ≥ τ) = P(both ≤ −τ)
     covariance = [[1, c], [c, 1]]
     p_both = float(multivariate_normal.cdf(below, cov=covariance, allow_singular=True))
     binomial = (level - level**2) / n
@@ -232,7 +234,7 @@ def spreads(
         for a cosine of 0 as ``binomial``; and the same to be drawn: ``kind, spread, value, low,
         high, n``.
     """
-    by_kind = rates.groupby("kind", sort=False)["value"]
+    by_kind = rates.groupby("kind", sort=False)["value"]  # a rate for each key
     table = by_kind.agg(mean="mean", spread="std", largest="max").assign(cosine=pd.Series(cosines))
     table["predicted"] = [predicted_spread(cosine, n, level) for cosine in table["cosine"]]
     table["binomial"] = predicted_spread(0.0, n, level)
@@ -298,7 +300,7 @@ def published(
     tables = []
     for way, null in psi_of_human.items():
         marked_psi = psi_of_marked[way]
-        taus = [stats.threshold(level) for level in (0.05, 0.001)]
+        taus = [stats.threshold(level) for level in (0.05, 0.001)]  # of N(0, 1)
         if way == empirical:
             # one half of the human texts gives the thresholds, the other half tests them
             taus = np.quantile(null[:half], [0.95, 0.999], method="higher")
@@ -332,7 +334,15 @@ def _by_way(
     at = trap(lm, cut, wm, keys, **settings).pivot(index="text", columns="at", values="psi")
     _, responses = cut
     no_prompts = [[] for _ in keys]
-    without = score.score(lm.model, no_prompts, responses, wm, keys, paired=True, **settings)
+    without = score.score(
+        lm.model,
+        no_prompts,
+        responses,
+        wm,
+        keys,
+        paired=True,
+        **settings,
+    )
     at_moved = at[AT_MOVED].to_numpy()
     return {
         "θ, N(0, 1)": at[AT_THETA].to_numpy(),
@@ -347,7 +357,7 @@ def draw_rates(rates: pd.DataFrame, level: float, n: int, caption: str) -> Figur
     ``kind, value``), over the range for independent texts.
     """
     figure, axes = plt.subplots(figsize=(8.4, 4.2))
-    low, high = binom(n, level).ppf([0.025, 0.975]) / n
+    low, high = binom(n, level).ppf([0.025, 0.975]) / n  # of the rate, not of the count
     axes.axvspan(
         low,
         high,
@@ -393,7 +403,11 @@ def draw_trap(table: pd.DataFrame, expected: float, caption: str) -> Figure:
             label=f"gradient at {at}",
         )
     style.normal_density(axes, bins[0], bins[-1])
-    axes.axvline(expected, **style.DASHED, label=f"−σ · mean ‖G‖ = {expected:.2f}")
+    axes.axvline(
+        expected,
+        **style.DASHED,
+        label=f"−σ · mean ‖G‖ = {expected:.2f}",
+    )
     axes.set(xlabel="ψ of plain text", ylabel="density")
     style.legend_beside(axes)
     return style.caption(figure, caption, "Where is ψ of plain text, at θ and at θ + ξ?")

@@ -80,14 +80,14 @@ def shares(
     norms: Float[np.ndarray, "texts k"],
 ) -> Float[np.ndarray, "texts k"]:
     """Return the share of each text's ‖G‖² in the top k directions."""
-    return 1 - (norms / norms[:, :1]) ** 2
+    return 1 - (norms / norms[:, :1]) ** 2  # the first column drops nothing
 
 
 def favoured(norms: Float[np.ndarray, "texts k"], n_directions: int) -> stats.Estimate:
     """Return the share of ‖G‖² in the top eighth of a side's directions (at most as many as the
     weight has), divided by the share of an even spread.
     """
-    k = max(1, min(n_directions // 8, norms.shape[1] - 1))
+    k = max(1, min(n_directions // 8, norms.shape[1] - 1))  # an eighth, or what the weight has
     return stats.interval(shares(norms)[:, k] * n_directions / k)
 
 
@@ -95,7 +95,7 @@ def at_equal_psi(wm: Watermark, norms: Norms, rank: int) -> Watermark:
     """Return the projected watermark with the predicted mean ψ of the vanilla ``wm``:
     σ_k = σ · mean‖G‖ / mean‖PG‖, over plain texts.
     """
-    mean = norms[wm.side].mean(0)
+    mean = norms[wm.side].mean(0)  # over texts, for each k
     return Watermark(
         wm.weight,
         float(wm.sigma * mean[0] / mean[rank]),
@@ -148,7 +148,7 @@ def texts_by_scheme(
 
 def predicted(norms: Norms, wm: Watermark) -> Float[np.ndarray, " texts"]:
     """Return σ‖PG‖ of each plain text: the mean ψ that it predicts."""
-    return wm.sigma * norms[wm.side][:, wm.rank_dropped]
+    return wm.sigma * norms[wm.side][:, wm.rank_dropped]  # (texts,)
 
 
 def prices(
@@ -168,7 +168,7 @@ def prices(
     ends = [end for _, end in human]
     tables = []
     for name, scheme in schemes.items():
-        nats = scheme.divergences(lm.model, pairs.prompts, texts[name], pairs.keys)
+        nats = scheme.divergences(lm.model, pairs.prompts, texts[name], pairs.keys)  # per text
         change = quality.even_changes(lm, beginnings, {HUMAN: ends}, scheme.wm)
         values = {
             OWN: nats / [len(text) for text in texts[name]],
@@ -191,7 +191,7 @@ def over_vanilla(table: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for quantity, cells in table.groupby("quantity", sort=False):
-        values = cells.pivot(index="pair", columns="scheme", values="value")
+        values = cells.pivot(index="pair", columns="scheme", values="value")  # (pairs, schemes)
         schemes = [scheme for scheme in cells["scheme"].unique() if scheme != VANILLA]
         for scheme in schemes:
             estimate = stats.ratio(values[scheme], values[VANILLA])
@@ -210,6 +210,7 @@ def left_over_vanilla(table: pd.DataFrame, scheme: str) -> stats.Estimate:
     vanilla scheme keeps, over the same pairs. The edits of a text are averaged.
     """
     state = np.where(table["edit"] == UNEDITED, "before", "after")
+    # (pairs, (scheme, state))
     psi = table.assign(state=state).pivot_table("psi", "pair", ["scheme", "state"])
     columns = [(name, state) for name in (scheme, VANILLA) for state in ("after", "before")]
 
@@ -255,14 +256,14 @@ def detected(psi: Mapping[str, np.ndarray], level: float) -> pd.DataFrame:
     """Return the share that each statistic of :func:`misuses` detects: ``statistic, value, low,
     high, n``.
     """
-    return pd.DataFrame(
+    return pd.DataFrame(  # one row per statistic
         {"statistic": name} | stats.tpr(values, level).row() for name, values in psi.items()
     )
 
 
 def of_scheme(over: pd.DataFrame, scheme: str) -> dict[str, stats.Estimate]:
     """Return the estimates of a scheme in the table of :func:`over_vanilla`, by quantity."""
-    rows = over[over["scheme"] == scheme]
+    rows = over[over["scheme"] == scheme]  # one row per quantity
     return {
         row.quantity: stats.Estimate(row.value, row.low, row.high, row.n)
         for row in rows.itertuples()
@@ -306,7 +307,7 @@ def draw_one_sigma(
         "scheme",
         by="by",
         at={"no watermark": 0},
-        title="How much ψ is left at one σ?",
+        title="How much of ψ is left at the same σ?",
         caption=caption,
         ylabel=f"mean ψ of {n_tokens} tokens",
     )
@@ -317,7 +318,7 @@ def draw_null(psi: Mapping[str, np.ndarray], caption: str) -> Figure:
     figure, axes = plt.subplots(figsize=(7.0, 4.0))
     for i, (statistic, values) in enumerate(psi.items()):
         axes.ecdf(values, color=style.OTHERS[i], label=statistic)
-    grid = np.linspace(-4, 4, 200)
+    grid = np.linspace(-4, 4, 200)  # where Φ is drawn
     axes.plot(grid, norm.cdf(grid), **style.DASHED, label="N(0, 1)")
     axes.set(
         xlabel="statistic of one human text",
@@ -355,7 +356,7 @@ def draw_spectrum(
     )
     spectrum.set_title("Does the weight have strong directions?")
     for side, n_directions, colour in zip(("left", "right"), shape, style.OTHERS, strict=False):
-        share = shares(norms[side])
+        share = shares(norms[side])  # (texts, k)
         at = np.arange(len(energy)) / n_directions  # k/d
         rows = pd.DataFrame(
             {

@@ -25,6 +25,7 @@ from gaussmark_lib import (
     stats,
 )
 from gaussmark_lib.engine import arithmetic
+from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.tokens import Reader, Texts
 from gaussmark_lib.workbench import runs
@@ -61,7 +62,9 @@ def measured(
         marked texts ``price`` = Σ_t KL(p_{θ+ξ} ‖ p_θ), nats per text; and the plain texts. The
         plain texts are tested only with the middle watermark.
     """
-    marks = [(wm, key) for wm in watermarks for key in pairs.keys] + [None] * pairs.n
+    # the base model continues the prompts last
+    marks = [(wm, key) for wm in watermarks for key in pairs.keys]
+    marks += [None] * pairs.n
     prompts = pairs.prompts * (len(watermarks) + 1)
     texts = generate.sample(
         lm.model,
@@ -71,16 +74,16 @@ def measured(
         seed=seed,
         **sampling,
     )
-    *marked, plain = (texts[start : start + pairs.n] for start in range(0, len(texts), pairs.n))
+    # a list of texts per watermark, then the plain texts
+    *marked, plain = in_lists(texts, pairs.n)
     middle = watermarks[len(watermarks) // 2]
-    tables = []
+    tables = []  # one per watermark
     with arithmetic.computing_in(lm.model, arithmetic.arithmetic(lm.model, dtype)):
         for wm, of_wm in zip(watermarks, marked, strict=True):
-            tested = {
-                OWN: of_wm,
-                PLAIN: plain if wm is middle else [],
-            }
-            table = scored(lm, pairs, *tested.values(), wm, dtype=dtype).assign(sigma=wm.sigma)
+            tested_plain = plain if wm is middle else []
+            table = scored(lm, pairs, of_wm, tested_plain, wm, dtype=dtype)
+            table = table.assign(sigma=wm.sigma)
+            tested = {OWN: of_wm, PLAIN: tested_plain}
             tables.append(_with_ratio(lm, pairs, tested, wm, table))
     return pd.concat(tables, ignore_index=True), plain
 
@@ -95,12 +98,14 @@ def _with_ratio(
     """Add the columns of :func:`measured`. Texts of one key are neighbours, so that its noise is
     drawn once.
     """
-    rows = [(kind, i) for i in range(pairs.n) for kind in texts if texts[kind]]
+    rows = [(kind, i) for i in range(pairs.n) for kind in texts if texts[kind]]  # key by key
     prompts = [pairs.prompts[i] for _, i in rows]
     responses = [texts[kind][i] for kind, i in rows]
+    # plain texts are measured under their pair's noise, too
     marks = [(wm, pairs.keys[i]) for _, i in rows]
     log_p, price = under_noise(lm, prompts, responses, marks)
-    moved = pd.DataFrame(rows, columns=["kind", "prompt"]).assign(log_p=log_p, price=price)
+    moved = pd.DataFrame(rows, columns=["kind", "prompt"])
+    moved = moved.assign(log_p=log_p, price=price)
     moved.loc[moved["kind"] == PLAIN, "price"] = np.nan  # a plain text pays nothing
     table = table.merge(moved, how="left", on=["prompt", "kind"])
     length = wm.sigma * table["grad_norm"]  # σ‖G‖
@@ -126,13 +131,14 @@ def under_noise(
     for rows, marked in generate.in_batches(lm.model, len(pairs), AT_ONCE, marks):
         inputs, is_token = divergence.laid_out(lm.model, pairs[rows])
         n_tokens = is_token.shape[1]
-        p = divergence.logits(lm.model, inputs, n_tokens)
+        p = divergence.logits(lm.model, inputs, n_tokens)  # logits at θ
         with marked:
-            q = divergence.logits(lm.model, inputs, n_tokens)
+            q = divergence.logits(lm.model, inputs, n_tokens)  # logits at θ + ξ
         price += divergence.summed(q, p, is_token)
         ids = inputs["input_ids"][:, -n_tokens:, None]  # (texts, places, 1)
         of_tokens = arithmetic.wide(q).log_softmax(-1).gather(-1, ids)[..., 0]
-        log_p += (of_tokens.double() * is_token).sum(-1).tolist()
+        of_texts = (of_tokens.double() * is_token).sum(-1)
+        log_p += of_texts.tolist()
     return np.array(log_p), np.array(price)
 
 
@@ -140,7 +146,7 @@ def agreement(table: pd.DataFrame) -> stats.Estimate:
     """Correlate ``log_ratio`` with ``first_order`` over the marked and plain texts of a table.
     Pairs are resampled.
     """
-    table = table.dropna(subset="log_ratio")
+    table = table.dropna(subset="log_ratio")  # wrong keys have no ratio
     log_ratios = table[["log_ratio", "first_order"]].to_numpy()
 
     def correlation(rows: np.ndarray) -> float:
@@ -155,7 +161,7 @@ def strength_and_price(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame
     """
     rows = []
     for sigma, texts in table.groupby("sigma"):
-        by_kind = dict(list(texts.groupby("kind")))
+        by_kind = dict(list(texts.groupby("kind")))  # own key, wrong key, plain
         predicted = sigma * typical_norm
         estimates = {
             (STRENGTH, OWN): stats.interval(by_kind[OWN]["psi"]).row(),
@@ -192,7 +198,12 @@ def efficiency(table: pd.DataFrame) -> stats.Estimate:
     ratio is 1. Pairs are resampled.
     """
     marked = table.loc[table["kind"] == OWN, ["psi", "price"]].to_numpy()
-    return stats.bootstrap(marked, lambda rows: _efficiency(*rows.mean(axis=0)))
+
+    def ratio(rows: np.ndarray) -> float:
+        psi, price = rows.mean(axis=0)
+        return _efficiency(psi, price)
+
+    return stats.bootstrap(marked, ratio)
 
 
 def _efficiency(psi: np.ndarray, price: np.ndarray) -> np.ndarray:
@@ -206,7 +217,7 @@ def by_size(table: pd.DataFrame, d: int, records: Sequence[str]) -> dict[int, pd
     Raises:
         GaussMarkError: if there is no such record.
     """
-    tables = {d: table}
+    tables = {d: table}  # d → table
     for name in records:
         run = runs.reference(name)
         if not run:
@@ -225,7 +236,7 @@ def exchange(tables: dict[int, pd.DataFrame]) -> pd.DataFrame:
     rows = []
     for d, table in tables.items():
         for sigma, of_strength in table.groupby("sigma"):
-            per_token = of_strength["price"] / of_strength["n_tokens"]
+            per_token = of_strength["price"] / of_strength["n_tokens"]  # nats
             rows.append(
                 {
                     "d": d,
@@ -242,7 +253,9 @@ def slope(tables: dict[int, pd.DataFrame]) -> stats.Estimate:
     entries: the slope of a line through the sizes, each with its mean over the strengths. Pairs are
     resampled.
     """
-    rows = pd.concat([_in_columns(table, np.log10(d)) for d, table in tables.items()])
+    # a row per pair, of all sizes
+    of_sizes = [_in_columns(table, np.log10(d)) for d, table in tables.items()]
+    rows = pd.concat(of_sizes)
     return stats.bootstrap(rows.to_numpy(), _slope)
 
 
@@ -251,7 +264,11 @@ def _in_columns(table: pd.DataFrame, size: float) -> pd.DataFrame:
     marked = table[table["kind"] == OWN]
     strength = marked["sigma"].rank(method="dense")  # 1, 2…: the sizes have σ of their own
     marked = marked.assign(strength=strength)
-    columns = marked.pivot(index="prompt", columns="strength", values=["psi", "price"])
+    columns = marked.pivot(
+        index="prompt",
+        columns="strength",
+        values=["psi", "price"],
+    )
     columns.insert(0, ("size", 0.0), size)
     return columns
 
@@ -280,9 +297,9 @@ def under_fresh_keys(
     table of ``score.score`` with ``inner`` = ⟨ξ, G⟩, nats.
     """
     keys = [perturb.Key.from_seed(first_seed + i) for i in range(n_keys)]
-    prompts, responses = map(list, zip(*texts.values(), strict=True))
+    prompts, responses = map(list, zip(*texts.values(), strict=True))  # in the order of the names
     table = score.score(lm.model, prompts, responses, wm, keys, dtype=dtype)
-    names = np.array(list(texts))
+    names = np.array(list(texts))  # of each row's text
     inner = wm.sigma * table["grad_norm"] * table["psi"]
     return table.assign(text=names[table["text"]], inner=inner)
 
@@ -299,7 +316,7 @@ def by_entropy(
     """
     entropy = [nats.mean() for nats in likelihood.entropies(lm.model, prompts, texts)]
     norms = gradients.norms(lm.model, prompts, texts, [wm.weight], dtype=dtype)
-    per_token = norms["grad_norm"] / norms["n_tokens"] ** 0.5
+    per_token = norms["grad_norm"] / norms["n_tokens"] ** 0.5  # ‖G‖² grows like the length
     columns = {
         "entropy": entropy,
         "grad_norm": norms["grad_norm"],
@@ -336,7 +353,7 @@ def draw_fresh_keys(table: pd.DataFrame, sigma: float, caption: str) -> Figure:
     """Draw ⟨ξ, G⟩ and ψ over keys, one row of panels per text, and the normal densities that they
     must follow.
     """
-    texts = table["text"].unique()
+    texts = table["text"].unique()  # a row of panels each
     figure, grid = plt.subplots(len(texts), 2, figsize=(8.6, 5.2), sharex="col")
     for (of_inner, of_psi), text, colour in zip(grid, texts, style.COLOURS, strict=False):
         rows = table[table["text"] == text]

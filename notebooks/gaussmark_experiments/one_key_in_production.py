@@ -37,16 +37,13 @@ from gaussmark_lib.workbench.plots import style
 
 # Kinds of human text in addition to those of ``texts``: (packages, ending of the files).
 FILES = {
-    "readmes": (
-        corpus.PACKAGES,
-        "METADATA",
-    ),  # what packages say about themselves
+    "readmes": (corpus.PACKAGES, "METADATA"),  # what packages say about themselves
     "headers": (("torch",), ".h"),  # C++ declarations
     "tables": (("scikit-learn",), ".csv"),  # numbers
 }
 # "training" is what doclm was trained on.
 KINDS = ("docs", "training", "licences", "source", *FILES)
-PER_FILE = 8  # how many pieces are read of one file at most
+PER_FILE = 8  # lengths of a text that are read of a file; the first of them is left out
 LEVEL = 0.05
 TAU = stats.threshold(LEVEL)
 
@@ -159,7 +156,7 @@ def against_keys(
     dtype: str | None = None,
 ) -> tuple[Float[np.ndarray, "keys n"], Float[np.ndarray, "n n"]]:
     """Return ψ of human texts under each key, and their K, which needs no key."""
-    psi, u = with_directions(lm, human, wm, keys, dtype)
+    psi, u = with_directions(lm, human, wm, keys, dtype)  # (keys, n) and (n, d)
     return psi, joint.directions.inner(u, u)
 
 
@@ -221,7 +218,7 @@ def audited(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> di
     """Summarise what single keys do to texts of a kind: false-alarm rates over keys, by ψ and by
     innovations r, with the law's prediction.
     """
-    r, residuals = joint.law.innovations(psi, K)
+    r, residuals = joint.law.innovations(psi, K)  # (keys, n) and (n,)
     by_psi = false_alarms(psi)
     by_r = false_alarms(r)
     n = len(K)
@@ -360,7 +357,7 @@ def any_alarm(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> 
     """Return how often a batch of human texts raises any alarm at level 0.05, by three corrections:
     ``method, value, low, high, n`` (keys).
     """
-    n = psi.shape[1]
+    n = psi.shape[1]  # texts of the batch
     highest = psi.max(1)  # of each key
     fisher = -2 * norm.logsf(psi).sum(1)  # χ² with 2n degrees of freedom if the ψ are independent
     alarms = {

@@ -101,6 +101,7 @@ def solved(
     dtype: str | None,
 ) -> Watermark:
     """Return ``wm`` with the σ at which the pilot's texts have the median predicted ψ ``psi``."""
+    # their order does not matter: only the median counts
     gradients = score.gradients(lm.model, pilot.prompts, pilot.plain, wm, dtype=dtype)
     sigma = stats.sigma_for_psi([gradient.norm for gradient in gradients], psi)
     return replace(wm, sigma=sigma)
@@ -125,6 +126,7 @@ def contenders(
         # fewer directions have a smaller ‖G‖, and need a larger σ
         reduced = solved(lm, pilot, replace(wm, rank_dropped=rank_dropped), psi, dtype)
         marks["rank-reduced"] = GaussMark(reduced, key, "rank-reduced")
+    # the same weight at a larger σ
     strong = solved(lm, pilot, wm, strong_psi, dtype)
     marks[STRONG] = GaussMark(strong, key, STRONG)
     return marks
@@ -141,6 +143,7 @@ def on_other_weights(
     """Return GaussMark on each of these weights, at a σ for the same ψ."""
     marks = {}
     for weight in weights:
+        # σ = 1 is only where the solution starts
         wm = solved(lm, pilot, Watermark(weight, 1.0), psi, dtype)
         name = f"{GAUSSMARK}, {weight}"
         marks[name] = GaussMark(wm, key, name)
@@ -160,6 +163,7 @@ def instructions(folder: str | Path, name: str, n: int, seed: int) -> list[str]:
         raise ParameterError(f"instructions: {expected}, got {error!r}") from None
     if len(prompts) < n:
         raise ParameterError(f"instructions: expected at least {n} in {path}, got {len(prompts)}")
+    # by hash: the choice does not depend on the file's order
     return sorted(prompts, key=lambda prompt: _hash(f"{seed} {prompt}"))[:n]
 
 
@@ -194,7 +198,7 @@ def prepared(
     """Prepare the named tasks, or the tasks made from text if no task is named. The ``reader`` of
     named tasks is ``"harness"``, or ``"plain"`` for ``quality.benchmarks``.
     """
-    if not named:
+    if not named:  # tasks from text always go through the harness
         return harness.prepare(lm, made, limit=limit, batch_size=batch_size)
     if reader == "harness":
         return harness.prepare(
@@ -216,7 +220,7 @@ def judge_named(name: str, lm: models.LM, text: str, device: str | None) -> judg
     if name == "endpoint":
         return judges.EndpointJudge.from_environment(cache=files.CACHE / "judge")
     judge = models.load(name, device=device)
-    record.weights(judge)
+    record.weights(judge)  # the record names the weights that judged
     return judges.ModelJudge(judge)
 
 
@@ -224,6 +228,7 @@ def offline_judge(lm: models.LM, text: str) -> judges.LikelihoodJudge:
     """Return the n-gram judge, fitted on human text that does not contain the prompts if there is
     such text.
     """
+    # only these kinds have a split that no prompt comes from
     split = "train" if text in ("docs", "c4") else "heldout"
     n_pages = 600 if text == "c4" else None
     pages = texts.load(text, split=split, n=n_pages)["text"][:600]
@@ -244,9 +249,10 @@ def likelihoods(
     """Return the base model's nats per token of each human passage, and the changes under each
     mark on the weights (KGW acts only in the sampler).
     """
-    base = likelihood.cross_entropy(lm.model, passages, batch_size=batch_size)
+    base = likelihood.cross_entropy(lm.model, passages, batch_size=batch_size)  # of each passage
     tables = []
     for name, j, part in _under_each(lm, marks, keys):
+        # under the key's noise, which the loop has put on the weights
         nats = likelihood.cross_entropy(lm.model, passages[part], batch_size=batch_size)
         tables.append(compare.changes("cross-entropy", name, j, nats - base[part]))
     return base, pd.concat(tables, ignore_index=True)
@@ -265,10 +271,10 @@ def answers(
     Without ``guessing`` (:func:`chance`), the items are dealt to the keys. With it, each key
     answers all items of the tasks that :func:`can_lose` accuracy, or of all tasks if none can.
     """
-    base = _scores(asked)
+    base = _scores(asked)  # task → score of each item
     measured = list(base)
     if guessing is not None:
-        measured = can_lose(base, guessing) or measured
+        measured = can_lose(base, guessing) or measured  # if all tasks are blind, all are measured
         if isinstance(asked, benchmarks.Asked):
             asked = asked.only(measured)
     tables = []
@@ -277,6 +283,7 @@ def answers(
         scores = _scores(asked, items)
         for task in measured:
             of_task = scores[task]
+            # Series align by item: a key may answer only some of them
             change = of_task - base[task][of_task.index]
             tables.append(compare.changes(task, name, j, change).assign(item=of_task.index))
     return base, pd.concat(tables, ignore_index=True)
@@ -306,7 +313,7 @@ def can_lose(base: Mapping[str, pd.Series], guessing: Mapping[str, float]) -> li
 def above_chance(base: Mapping[str, pd.Series], guessing: Mapping[str, float]) -> pd.DataFrame:
     """Return one row per benchmark: ``task, items, base`` (accuracy), ``chance``, ``blind``."""
     usable = can_lose(base, guessing)
-    rows = [
+    rows = [  # blind: an accuracy near chance cannot fall
         {
             "task": task,
             "items": len(scores),
@@ -331,8 +338,8 @@ def accuracy_findings(
     rows = answered[answered["measure"].isin(can_lose(base, guessing))]
     if rows.empty:
         return []
-    points = rows.assign(change=100 * rows["change"])
-    is_ours = points["model"].str.startswith(GAUSSMARK)
+    points = rows.assign(change=100 * rows["change"])  # from shares to points
+    is_ours = points["model"].str.startswith(GAUSSMARK)  # on any weight
     strong = points[points["model"] == STRONG]
     gain = compare.over_keys_and_items(points[is_ours])
     loss = compare.over_keys_and_items(strong.assign(change=-strong["change"]))
@@ -352,11 +359,11 @@ def churn(answered: pd.DataFrame, base: Mapping[str, pd.Series], drop: float) ->
         which this many items show a loss of ``drop``.
     """
     rows = []
-    ours = once(answered[answered["model"] == GAUSSMARK])
+    ours = once(answered[answered["model"] == GAUSSMARK])  # McNemar's test needs independent items
     for task, change in ours.groupby("measure", sort=False)["change"]:
         counts = compare.lost_and_gained(change)
         n_changed = counts["lost"] + counts["gained"]
-        # one more item and one more change: no share is 0
+        # one more item and one more change, so that the share is never 0
         share = min(0.5, (n_changed + 1) / (counts["items"] + 1))
         power = compare.mcnemar_power(counts["items"], drop, share)
         rows.append(
@@ -394,12 +401,12 @@ def references_and_texts(
     ``CONTROL`` is one more draw, and so is the base model at each of the ``temperatures``. All have
     random numbers of their own, and one batch.
     """
-    seeds = iter(range(10_000 * seed, 10_000 * (seed + 1)))
+    seeds = iter(range(10_000 * seed, 10_000 * (seed + 1)))  # no two draws share random numbers
     draws = [
         generate.sample(lm.model, prompts, n_tokens, seed=next(seeds), **sampling)
         for _ in range(n_base)
     ]
-    texts_by_model = {CONTROL: draws.pop()}
+    texts_by_model = {CONTROL: draws.pop()}  # the last draw is no reference
     for temperature in temperatures:
         options = {**sampling, "temperature": temperature}
         texts_by_model[at_temperature(temperature)] = generate.sample(
@@ -441,7 +448,7 @@ def told_apart(
             # the texts of key j, and the references after the same prompts
             x = [draw[j::n_keys] for draw in of_references]
             y = of_contender[j::n_keys]
-            right = text_measures.told_apart(x, y)
+            right = text_measures.told_apart(x, y)  # 1 or 0 for each held-out text
             tables.append(compare.changes("classifier", name, j, right - 0.5))
     return pd.concat(tables, ignore_index=True)
 
@@ -456,11 +463,12 @@ def varied(
     text.
     """
     ends = generate.end_tokens(lm.model)
+    # (texts, measures), mean over the references
     base = np.mean([text_measures.diversity(draw, ends) for draw in references], axis=0)
     tables = []
     for name, responses in own.items():
         change = text_measures.diversity(responses, ends) - base  # a column per measure
-        keys = np.arange(len(responses)) % n_keys
+        keys = np.arange(len(responses)) % n_keys  # text i belongs to key i mod K
         for measure in change:
             tables.append(compare.changes(measure, name, keys, change[measure]))
     return pd.concat(tables, ignore_index=True)
@@ -490,6 +498,7 @@ def judged(
     def read(responses: Texts) -> list[str]:
         return [lm.decode(text_measures.until_end(ids, ends)) for ids in responses]
 
+    # the texts of each reference
     base = [read(draw[: len(questions)]) for draw in references]
     tables = []
     for name, responses in own.items():
@@ -533,6 +542,7 @@ def win_rate_difference(judged: pd.DataFrame, model: str, other: str) -> stats.E
     """Subtract the win rates of two contenders, prompt by prompt, with an interval that clusters by
     key.
     """
+    # a column per contender
     of_model = judged.pivot(index=["key", "item"], columns="model", values="change")
     difference = (of_model[model] - of_model[other]).dropna().rename("change")
     return compare.mean_change(difference.reset_index())
@@ -557,7 +567,7 @@ def exchange(
         cross-entropy of the model's own plain text, or of how the author went on. Pairs may share
         a key.
     """
-    n_tokens = len(human[0])
+    n_tokens = len(human[0])  # all human continuations are equally long
     plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed, batch_size=batch_size)
     continuations = {"own": plain, "human": human}
     tables = []
@@ -616,7 +626,7 @@ def rates(table: pd.DataFrame, n_tokens: int) -> pd.DataFrame:
     """
 
     def rate(rows: np.ndarray) -> float:
-        psi, change = rows.mean(0)
+        psi, change = rows.mean(0)  # of a resampled table
         return change / stats.predicted_price(psi, n_tokens)
 
     rows = []
@@ -665,7 +675,7 @@ def figure(
     """
     rows = changes[changes["measure"].isin(list(measures))]
     table = compare.summary(rows)
-    has_panels = len(measures) > 1
+    has_panels = len(measures) > 1  # a single measure is the axis of a single panel
     drawn = panels(
         table.assign(measure=table["measure"].map(measures)),
         "model",
@@ -685,7 +695,7 @@ def _under_each(
     model carries the mark until the caller takes the next item.
     """
     for name, scheme in marks.items():
-        if isinstance(scheme, GaussMark):
+        if isinstance(scheme, GaussMark):  # KGW puts nothing on the weights
             for j, key in enumerate(keys):
                 with perturb.watermarked(lm.model, scheme.wm, key):
                     yield name, j, slice(j, None, len(keys))

@@ -112,7 +112,7 @@ def candidates(
         marks["rank-reduced"] = solved(lm, pilot, n_tokens, reduced, psi, **options)
     tried = {}
     for name in names:
-        mark = marks.get(name, wm)
+        mark = marks.get(name, wm)  # most schemes take the common watermark
         scheme = schemes.named(mark, pairs.keys[0], [name])[name]
         if isinstance(scheme, GaussMark):
             scheme = replace(scheme, dtype=dtype)
@@ -135,7 +135,7 @@ def texts_by_scheme(
     batch has room for one noise per pair.
     """
     written: dict[str, Texts] = {}
-    together = []
+    together = []  # names of schemes that share a batch
     with_noise: dict[Watermark, str] = {}  # watermark → the first scheme that writes with it
     for name, scheme in tried.items():
         if not isinstance(scheme, GaussMark):
@@ -242,7 +242,7 @@ def edited(
     strengths = [(UNEDITED, 0.0), *product(changes, fractions)]
     tables = {}
     for names in _with_common_texts(tried, texts):
-        versions = [
+        versions = [  # one (prompts, responses) per strength
             change_of[edit](pairs.prompts, texts[names[0]], fraction, seed)
             for edit, fraction in strengths
         ]
@@ -263,6 +263,7 @@ def _by_version(
     """A scheme's part of :func:`edited`, from its tests of all versions, text after text."""
     size = table.get("grad_norm", np.nan)
     statistic = table["statistic"]
+    # texts of a pair are neighbours
     pair, version = np.divmod(table["text"].to_numpy(), len(strengths))
     edit, fraction = zip(*(strengths[number] for number in version), strict=True)
     columns = {
@@ -285,7 +286,7 @@ def _with_common_texts(tried: Mapping[str, Scheme], texts: Mapping[str, Texts]) 
     groups: list[list[str]] = []
     for name, scheme in tried.items():
         for names in groups:
-            first = tried[names[0]]
+            first = tried[names[0]]  # stands for its group
             are_gradients = isinstance(scheme, GaussMark) and isinstance(first, GaussMark)
             if are_gradients and first.wm == scheme.wm and texts[names[0]] == texts[name]:
                 names.append(name)
@@ -314,7 +315,7 @@ def under_own_keys(
     if not isinstance(first, GaussMark):
         own_keys = [keys[i] for i in owner]
         return [first.score(lm.model, prompts, responses, own_keys)]
-    wm, keys = perturb.ready(lm.model, first.wm, keys)
+    wm, keys = perturb.ready(lm.model, first.wm, keys)  # on the model, and checked
     noise_of = held_noises(wm, keys)
     weighings = [channel.weights(lm.model, scheme.edited) for scheme in schemes]
     of_texts = gradients.gradients(
@@ -365,6 +366,7 @@ def _table(rows: Sequence[tuple]) -> pd.DataFrame:
 def with_start(table: pd.DataFrame) -> pd.DataFrame:
     """Repeat the unedited texts as fraction 0 of each edit, for lines that begin there."""
     start = table[table["edit"] == UNEDITED]
+    # in the order of the table
     edits = [edit for edit in table["edit"].unique() if edit != UNEDITED]
     starts = [start.assign(edit=edit) for edit in edits]
     return pd.concat([*starts, table[table["edit"] != UNEDITED]], ignore_index=True)
@@ -446,7 +448,7 @@ def toy(lost: float, added: float, surprise: float) -> float:
     inserted = rng.normal(size=(n_added, dimension)) * (surprise / dimension) ** 0.5
     unedited = tokens.sum(0)
     changed = tokens[n_lost:].sum(0) + inserted.sum(0)
-    xi = unedited
+    xi = unedited  # up to a factor: ψ does not depend on it
     psi_unedited = xi @ unedited / np.linalg.norm(unedited)
     psi_changed = xi @ changed / np.linalg.norm(changed)
     return float(psi_changed / psi_unedited)
@@ -479,6 +481,7 @@ def false_alarms(
             edited_responses = [y[i] for _, y in versions.values()]
             # beyond the keys of the pairs of this seed
             first = 1_000_000 * seed + 500_000 + i * keys_per_text
+            # keys of this text alone
             fresh = [Key.from_seed(first + j) for j in range(keys_per_text)]
             p_of_texts.append(p_values(lm, scheme, edited_prompts, edited_responses, fresh))
         p_by_edit = np.concatenate(p_of_texts, axis=1)

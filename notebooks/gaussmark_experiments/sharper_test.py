@@ -77,7 +77,7 @@ def directions(
     # the diagonal of the Fisher information, in double precision: it is a sum of many small squares
     fisher = sum(gradient.G.double() ** 2 for gradient in of_plain)
     fisher = (fisher / len(plain)).float()
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator().manual_seed(seed)  # of no key: numbers of this seed
 
     def largest(G: Tensor, k: int = 2) -> Tensor:
         # a few vectors and iterations more than asked for make the randomised SVD accurate
@@ -111,8 +111,9 @@ def along(
     pair, kind, psi, cosine`` (with G) and ``forecast``, the mean that the text predicts.
     """
     rows = []
-    noise_of = held_noises(wm.on(lm.model), pairs.keys)
+    noise_of = held_noises(wm.on(lm.model), pairs.keys)  # each key's noise is needed for two texts
     for gradient in gradients.gradients(lm.model, pairs.prompts, texts, wm, dtype=dtype):
+        # in the order of their names
         directions = [replace(gradient, parts=[make(gradient.G)]) for make in named.values()]
         cosines = [direction.cosine(gradient) for direction in directions]
         psis = _psi(noise_of, pairs.n, directions)  # (own and wrong key, directions)
@@ -159,7 +160,7 @@ def after_edits(
     noise_of = held_noises(wm.on(lm.model), pairs.keys)
     sharper_weights = channel.weights(lm.model, edited)
     weighings = [channel.weights(lm.model, 0.0), sharper_weights]
-    edits = {UNEDITED: (unedited, 0.0)}
+    edits = {UNEDITED: (unedited, 0.0)}  # name → (change, fraction)
     for fraction in fractions:
         for name, change in changes.items():
             edits[named_edit(name, fraction)] = (change, fraction)
@@ -177,7 +178,7 @@ def after_edits(
         for of_text in in_lists(of_texts, len(weighings)):
             psis_by_key = _psi(noise_of, pairs.n, of_text)
             for kind, psi in zip((OWN, WRONG), psis_by_key, strict=True):
-                psis = [*psi, largest.psi_of_largest(of_text, psi)]
+                psis = [*psi, largest.psi_of_largest(of_text, psi)]  # in the order of TESTS
                 rows += [
                     (
                         test,
@@ -225,6 +226,7 @@ def named_edit(edit: str, fraction: float) -> str:
 
 def wide(table: pd.DataFrame, edit: str, column: str, kind: str = OWN) -> pd.DataFrame:
     """Spread the table of :func:`after_edits`: one row per pair, one column per test."""
+    # of one edit under one kind of key
     rows = table[(table["edit"] == edit) & (table["kind"] == kind)]
     return rows.pivot(index="pair", columns="test", values=column)
 
@@ -265,7 +267,9 @@ def rivals(
         )
         scores = scheme.score(lm.model, pairs.prompts, texts, pairs.keys)
         psi = scores["statistic"].mean()
+        # mean divergence per text
         nats = scheme.divergences(lm.model, pairs.prompts, texts, pairs.keys).mean()
+        # all under one key
         leaked = scheme.generate(lm.model, leaked_prompts, n_tokens, seed=seed + 1, **sampling)
         if mark == BIASES:
             of_biases = biases.slopes(lm.model, leaked_prompts, leaked)
@@ -324,7 +328,7 @@ def spared(
     rows = []
     for i, (prompt, text, key) in enumerate(zip(pairs.prompts, texts, pairs.keys, strict=True)):
         inputs, is_token = divergence.laid_out(lm.model, [(prompt, text)])
-        xi = perturb.noise(lm.model, wm, key)
+        xi = perturb.noise(lm.model, wm, key)  # of the pair's key
         logits = [divergence.logits(lm.model, inputs, len(text))]
         for scale in (1.0, h, -h):
             with perturb.moved(placed, [scale * xi]):
@@ -342,7 +346,7 @@ def nearest(model: PreTrainedModel, weight: str, n: int) -> list[str]:
     """Return a weight and up to n − 1 of the same kind in other blocks, the nearest first."""
     kind = matrix_kind(weight)
     names = [name for name in models.watermarkable(model) if matrix_kind(name) == kind]
-    place = names.index(weight)
+    place = names.index(weight)  # among its kind, as the model lists them
     return sorted(names, key=lambda name: abs(names.index(name) - place))[:n]
 
 
@@ -357,7 +361,7 @@ def spread(
     many weights they have. Each weight adds the same share to ψ² = Σ σ_s²‖G_s‖².
     """
     table = gradients.norms(lm.model, pairs.prompts[: len(plain)], plain, weights)
-    norms = table.groupby("weight")["grad_norm"].median()
+    norms = table.groupby("weight")["grad_norm"].median()  # medians over plain texts
     watermarks = {}
     for n_weights in (1, len(weights)):
         names = weights[:n_weights]
@@ -385,7 +389,7 @@ def spread_out(
     """
     tables = []
     base_nats = likelihood.cross_entropy(lm.model, human, prompts=pairs.prompts)  # per token
-    human_lengths = [len(text) for text in human]
+    human_lengths = [len(text) for text in human]  # from nats per token to nats per text
     for n_matrices, wm in wms.items():
         marks = [(wm, key) for key in pairs.keys]
         texts = generate.sample(
@@ -441,7 +445,7 @@ def likelihood_ratio(
     placed = wm.on(lm.model)
     [gradient] = gradients.gradients(lm.model, [prompt], [response], wm)
     u = gradient.unit()
-    rng = np.random.default_rng([seed, 17])
+    rng = np.random.default_rng([seed, 17])  # of the fresh keys
 
     def log_p() -> float:
         [nats] = likelihood.cross_entropy(lm.model, [response], prompts=[prompt])
@@ -455,7 +459,7 @@ def likelihood_ratio(
             return log_p(), log_weight
 
     base_log_p = log_p()
-    z = torch.from_numpy(key.normals(placed.d, dtype=np.float32)).to(u)
+    z = torch.from_numpy(key.normals(placed.d, dtype=np.float32)).to(u)  # ξ/σ of the key
     keys_log_p, keys_log_weight = log_p_and_weight(z)
     log_weights = [keys_log_weight]  # of the key, and of the fresh keys with at least its ratio
     for _ in range(n_keys):
@@ -486,6 +490,7 @@ def ratios(
     """
     rows = []
     for i in range(min(n, pairs.n)):
+        # the wrong key is the next pair's
         keys = {OWN: pairs.keys[i], WRONG: pairs.keys[(i + 1) % pairs.n]}
         for kind, key in keys.items():
             tested = likelihood_ratio(lm, pairs.prompts[i], texts[i], wm, key, **options)

@@ -69,14 +69,16 @@ def at_sizes(
     return times
 
 
-def many_over_one(times: pd.DataFrame) -> dict[str, stats.Estimate]:
+def many_over_one(
+    times: pd.DataFrame,
+) -> dict[str, stats.Estimate]:
     """Divide the time of the largest number of keys by that of one key, for each task of
     :func:`at_sizes` over ``keys``.
     """
     largest = times["keys"].max()
     ratios = {}
     for task, rows in times.groupby("task", sort=False):
-        ends = rows[rows["keys"].isin([1, largest])]
+        ends = rows[rows["keys"].isin([1, largest])]  # the smallest and the largest number of keys
         as_tasks = ends.assign(task=ends["keys"].map({1: "one", largest: "many"}))
         ratios[task] = ratio(as_tasks, "many", "one")
     return ratios
@@ -97,7 +99,7 @@ def generations(
     the noise.
     """
     with perturb.watermarked(lm.model, wm, keys[0]):
-        marked_model = copy.deepcopy(lm.model)
+        marked_model = copy.deepcopy(lm.model)  # its noise is drawn here, before the clock starts
     marks = [(wm, key) for key in keys]
     # all prompts in one batch
     write = partial(
@@ -130,7 +132,7 @@ def _wait() -> None:
 
 def ratio(times: pd.DataFrame, task: str, reference: str) -> stats.Estimate:
     """Divide the seconds of a task by those of the reference: the median over repeats."""
-    by_repeat = times.pivot(index="repeat", columns="task", values="seconds")
+    by_repeat = times.pivot(index="repeat", columns="task", values="seconds")  # (repeats, tasks)
     return stats.median(by_repeat[task] / by_repeat[reference])
 
 
@@ -138,6 +140,7 @@ def operations(call: Callable[[], object]) -> int:
     """Count the floating-point operations of a call's matrix products and attentions, forward and
     backward, as torch counts them.
     """
+    # it counts what is executed, backward passes included
     with FlopCounterMode(display=False) as counter:
         call()
     return counter.get_total_flops()
@@ -154,7 +157,7 @@ def plain_loop(
     the model's own dtype.
     """
     placed = wm.on(model)
-    linear = placed.linear
+    linear = placed.linear  # the marked matrix
     psi = []
     for prompt, y in zip(prompts, responses, strict=True):
         x = placed.reader.prompt(prompt)
@@ -187,7 +190,11 @@ def forward_only(
         for start in range(0, len(pairs), batch_size):
             texts = [[*x, *y] for x, y in pairs[start : start + batch_size]]
             ids, mask = blocks.padded(texts, "right", model.device)
-            model(input_ids=ids, attention_mask=mask, use_cache=False)
+            model(
+                input_ids=ids,
+                attention_mask=mask,
+                use_cache=False,
+            )
 
 
 def peak_memory(call: Callable[[], Any]) -> tuple[Any, float]:
@@ -224,11 +231,17 @@ def peak_memory(call: Callable[[], Any]) -> tuple[Any, float]:
     return result, (peak - base + grown_on_gpu) / 2**20
 
 
-def draw_against(times: pd.DataFrame, x: str, xlabel: str, title: str, caption: str) -> Figure:
+def draw_against(
+    times: pd.DataFrame,
+    x: str,
+    xlabel: str,
+    title: str,
+    caption: str,
+) -> Figure:
     """Draw the median milliseconds per text against a size, a line per task, with the fastest and
     slowest repeat.
     """
-    by_task = times.groupby(["task", x], sort=False)["seconds"]
+    by_task = times.groupby(["task", x], sort=False)["seconds"]  # all repeats of a task at a size
     rows = 1000 * by_task.agg(value="median", low="min", high="max")
     return panels(
         rows.reset_index(),

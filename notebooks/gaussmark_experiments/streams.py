@@ -105,7 +105,7 @@ def mixed(
     """
     n = len(human.prompts)
     n_tokens = len(human.responses[0])
-    n_marked = n // min(every)
+    n_marked = n // min(every)  # the densest stream needs the most
     plain = gradients(lm, human.prompts, human.responses, wm, dtype)
     psi_plain = score.psi(plain, wm.on(lm.model), keys)  # (texts, keys)
     u = units(plain)
@@ -115,7 +115,7 @@ def mixed(
         prompts = [human.prompts[(i + j) % n] for j in range(n_marked)]
         marked = marked_gradients(lm, prompts, wm, key, n_tokens, dtype=dtype, seed=seed + i)
         v = units(marked)
-        across = joint.directions.inner(v, u)
+        across = joint.directions.inner(v, u)  # (marked, plain)
         # K, ψ and σ‖G‖ of all texts of the key's streams, the human texts first
         K = np.block(
             [
@@ -146,7 +146,7 @@ def _stream(
     texts = np.where(is_marked, n_plain + place // k, place)
     psi_of_stream = psi[None, texts]  # of one key
     K_of_stream = K[np.ix_(texts, texts)]
-    r, _ = joint.law.innovations(psi_of_stream, K_of_stream)
+    r, _ = joint.law.innovations(psi_of_stream, K_of_stream)  # innovations of one key
     columns = {
         "place": place,
         "marked": is_marked,
@@ -177,6 +177,7 @@ def found_by(streams: pd.DataFrame) -> pd.DataFrame:
     """Return the share of the streams whose E has reached 20 after so many texts: ``every, texts,
     value, low, high, n``.
     """
+    # E may fall again: its highest value counts
     highest = streams.groupby(["key_id", "every"])["log_e"].cummax()
     is_found = highest >= np.log(ACCUSED)
     rows = []
@@ -239,7 +240,7 @@ def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
         pd.DataFrame(rows),
         "texts",
         by="what",
-        title="Which share of ψ is still new in the n-th marked text?",
+        title="What share of ψ is still new in the n-th marked text?",
         caption=f"{caption}; intervals over keys, 95% for all points together",
         xlabel="earlier marked texts",
         ylabel="innovation divided by ψ",
@@ -279,6 +280,7 @@ def forged(
     best = list(response)
     climb = []
     for _ in range(n_steps):
+        # each is the best text so far with one more edit
         tries = [edited(best, rng) for _ in range(N_TRIED)]
         answers = joint.sequence(
             lm.model,

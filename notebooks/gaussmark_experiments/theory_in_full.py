@@ -35,7 +35,7 @@ FIGURES = {  # arguments of ``panels``
         "ylabel": "power",
     },
     "chain_errors": {
-        "title": "Of what order is the error of each step?",
+        "title": "What is the order of the error of each step?",
         "y": "rms",
         "by": "step",
         "ylabel": "root mean square, nats",
@@ -79,6 +79,7 @@ def draw(
         "xlabel": "σ",
         **FIGURES[name],  # a figure may have an axis of its own
     }
+    # figures without simulations keep the usual lines
     if table[settings["by"]].str.contains(SIMULATED).any():
         settings["looks"] = looks(table)
     return record.save_figure(panels(table, caption=caption, at=at, **settings), name)
@@ -113,8 +114,8 @@ def gaussian_mean(dims: Sequence[int], sigmas: Sequence[float], n: int, seed: in
         rows.append(exact(rate, "as printed: σ²/√(1+σ²)", sigma=sigma))
     for i, (dim, sigma) in enumerate(product(dims, sigmas)):
         psi = closed_forms.simulate_psi(dim, sigma, n, seed + i)
-        error = psi.std(ddof=1) / np.sqrt(n)
-        off = (psi.mean() - closed_forms.expected_psi(dim, sigma)) / error
+        error = psi.std(ddof=1) / np.sqrt(n)  # standard error of the mean
+        off = (psi.mean() - closed_forms.expected_psi(dim, sigma)) / error  # in standard errors
         simulated = stats.interval(psi / np.sqrt(dim))
         point = {
             "curve": f"{SIMULATED}, d = {dim}",
@@ -137,6 +138,7 @@ def gaussian_power(
     """
     tables = []
     for i, sigma in enumerate(sigmas):
+        # one for each dimension
         powers = [closed_forms.gaussian_power(dim, sigma, level) for dim in dims]
         first_seed = seed + 100 * i  # of this σ
         psi = [closed_forms.simulate_psi(dim, sigma, n, first_seed + dim) for dim in dims]
@@ -156,7 +158,7 @@ def softmax_power(
     """
     tables = []
     for name, (model, keys) in models.items():
-        powers = [softmax.power(model, sigma, level, keys) for sigma in sigmas]
+        powers = [softmax.power(model, sigma, level, keys) for sigma in sigmas]  # one for each σ
         psi = [softmax.simulate_psi(model, sigma, n, seed + i) for i, sigma in enumerate(sigmas)]
         tables.append(_beside(name, "sigma", sigmas, powers, psi, level))
     return pd.concat(tables, ignore_index=True)
@@ -175,7 +177,8 @@ def _beside(
     """
     rows = []
     for place, power, psi in zip(at, powers, simulations, strict=True):
-        hits = psi >= stats.threshold(level)
+        hits = psi >= stats.threshold(level)  # one for each simulated ψ
+        # of so many hits, if the power is exact
         p = binomtest(int(hits.sum()), len(hits), power).pvalue
         simulated = {
             x: place,

@@ -50,13 +50,14 @@ LOOKS = {
 
 
 def small_weight(model: PreTrainedModel) -> str:
-    """Return the smallest matrix of the last block that is local (``token_level.gradients``), and
-    of several equally small ones the last. Return the block's default matrix if none is local.
+    """Return the smallest matrix of the last block that is local (``token_level.gradients``); if
+    several are equally small, the last. Return the block's default matrix if none is local.
 
     Every token of every text draws a noise of the matrix's size.
     """
     default = models.default_weight(model, block=-1)
     block = re.match(r".+?\.\d+\.", default)[0]  # "model.layers.3." for example
+    # all matrices of the last block
     names = [name for name in models.watermarkable(model) if name.startswith(block)]
     linears = [weights.Weight(model, name) for name in names]
     local = [linear for linear in linears if token_gradients.is_local(model, linear)]
@@ -83,7 +84,7 @@ def changes(
             shortened.append(ids[:middle] + ids[middle + 1 :])
         return prompts, shortened
 
-    edits_by_name = corrupt.named(lm, names)
+    edits_by_name = corrupt.named(lm, names)  # they still lack their strength
     edits = {UNEDITED: lambda prompts, responses: (prompts, responses)}
     for name, fraction in zip(names, fractions, strict=True):
         edit = partial(edits_by_name[name], fraction=fraction, seed=seed)
@@ -117,6 +118,7 @@ def measure(
         ``change, kind, scheme, text, n_tokens, p_value``, a row per text and test; and the Γ_k:
         ``change, kind`` and the columns of ``token_keys.per_token``.
     """
+    # (change, kind, texts of one key, texts of token keys)
     cells = [(change, OWN, one_key, token_level) for change in edits]
     cells += [(UNEDITED, PLAIN, plain, plain)]
     # all at once: a token's noise is drawn once for all versions of the texts of its key
@@ -175,10 +177,10 @@ def difference(table: pd.DataFrame, scheme: str, base: str, level: float) -> sta
     cell of the 2 × 2 table. It has a width even if the two tests agree on all texts.
     """
     hits = table.assign(hit=table["p_value"] <= level)
-    hits = hits.pivot(index="text", columns="scheme", values="hit").astype(bool)
+    hits = hits.pivot(index="text", columns="scheme", values="hit").astype(bool)  # (texts, schemes)
     n = len(hits) + 2  # four cells, ½ each
-    more = int((hits[scheme] & ~hits[base]).sum())
-    less = int((~hits[scheme] & hits[base]).sum())
+    more = int((hits[scheme] & ~hits[base]).sum())  # detected by the scheme alone
+    less = int((~hits[scheme] & hits[base]).sum())  # detected by the base alone
     middle = (more - less) / n
     error = np.sqrt(((more + less + 1) / n - middle**2) / n)
     low, high = middle + error * norm.ppf([0.025, 0.975])
@@ -201,7 +203,7 @@ def by_length(
     """
     tables = [once.assign(scheme=ONE)]
     for n in lengths:
-        firsts = gammas[gammas["position"] < n]
+        firsts = gammas[gammas["position"] < n]  # a token's Γ does not depend on later tokens
         tables.append(tests(firsts, alpha_0))
     return shares(pd.concat(tables), ["scheme", "n_tokens"], level)
 
@@ -218,8 +220,8 @@ def levels(
     rows = []
     hits = gammas.assign(hit=gammas["gamma"] >= stats.threshold(alpha_0))
     for n in lengths:
-        needed = quantiles.hits_needed(n, quantile)
-        counts = hits[hits["position"] < n].groupby("text")["hit"].sum()
+        needed = quantiles.hits_needed(n, quantile)  # hits that the test asks for
+        counts = hits[hits["position"] < n].groupby("text")["hit"].sum()  # hits of each text
         measured = stats.interval(counts >= needed)
         predicted = {
             "exact": quantiles.exact_level(n, quantile, alpha_0),
@@ -266,6 +268,7 @@ def by_alpha(gammas: pd.DataFrame, alphas: Sequence[float], level: float) -> pd.
     """
     rows = []
     for alpha_0 in alphas:
+        # the same Γ, counted at another threshold
         table = token_keys.from_gammas(gammas, "hits", alpha_0)
         detected = stats.interval(table["p_value"] <= level)
         efficiency = {
@@ -288,8 +291,9 @@ def by_position(gammas: pd.DataFrame, width: int) -> pd.DataFrame:
     """Return the mean Γ_k along the text in stretches of ``width`` tokens: ``change, position``
     (middle), ``value, low, high``. The rows of an interval are texts.
     """
-    finite = gammas[np.isfinite(gammas["gamma"])]
+    finite = gammas[np.isfinite(gammas["gamma"])]  # a token without a gradient has no Γ
     stretch = (finite["position"] // width + 0.5) * width  # its middle
+    # mean of each text in each stretch
     of_text = finite.groupby(["change", stretch, "text"], sort=False)["gamma"].mean()
     return means(of_text.reset_index(), ["change", "position"], "gamma")
 
@@ -299,7 +303,7 @@ def kept(gammas: pd.DataFrame, change: str) -> pd.DataFrame:
     same at the same place in both versions.
     """
     finite = gammas[np.isfinite(gammas["gamma"])].set_index("change")
-    versions = finite.loc[UNEDITED].merge(
+    versions = finite.loc[UNEDITED].merge(  # tokens in both versions
         finite.loc[change],
         on=["text", "position", "token_id"],
         suffixes=("_before", "_after"),

@@ -32,8 +32,12 @@ def gradients(
     lengths: Sequence[int] | None = None,
 ) -> list[TextGradient]:
     """Return the gradients of the texts, in the texts' order."""
+    # they come in batches of their own order
     unordered = score.gradients(lm.model, prompts, responses, wm, dtype=dtype, lengths=lengths)
-    return sorted(unordered, key=lambda gradient: (gradient.text, gradient.n_tokens))
+    return sorted(
+        unordered,
+        key=lambda gradient: (gradient.text, gradient.n_tokens),
+    )
 
 
 def forecast(plain: Sequence[TextGradient], sigma: float, book: tracing.Codebook) -> pd.DataFrame:
@@ -61,7 +65,7 @@ def texts_of_users(
     the users.
     """
     texts = []
-    n = len(prompts) // len(users)
+    n = len(prompts) // len(users)  # prompts per user
     # user after user: making a user's noise takes longer than a text
     for i, user in enumerate(users):
         own_prompts = prompts[i * n :][:n]
@@ -84,7 +88,7 @@ def shares(named: pd.DataFrame) -> pd.DataFrame:
 
     ``named`` is ``tracing.attribute``'s table with the column ``author``.
     """
-    right = named.assign(right=(named["user"] == named["author"]).astype(float))
+    right = named.assign(right=(named["user"] == named["author"]).astype(float))  # 1.0 or 0.0
     return means(right, ["n_tokens"], "right", "author", share=True)
 
 
@@ -92,6 +96,7 @@ def off_forecast(named: pd.DataFrame, forecast: pd.DataFrame) -> dict[int, stats
     """Return by length the share named correctly less its forecast, over texts of the same prompts,
     with an interval over users.
     """
+    # texts with their author and their forecast
     rows = named.merge(forecast, on=["text", "n_tokens"])
     is_right = rows["user"] == rows["author"]
     rows["off"] = is_right - rows["value"]
@@ -118,9 +123,14 @@ def nobodys(
         unit = human[i % len(human)].unit()[None]  # (1, d)
         inner = attribution.base_inner(unit, book)
         _, [psi], _ = attribution.best(inner, book)
-        exact = tracing.family_p(psi, n_users, n_base)
-        of_one_user = tracing.family_p(psi, 1, n_base)
-        rows.append({"exact": exact, "Bonferroni": min(1.0, n_users * of_one_user)})
+        exact = tracing.family_p(psi, n_users, n_base)  # for the best of all users
+        of_one_user = tracing.family_p(psi, 1, n_base)  # as if only this user had been tested
+        rows.append(
+            {
+                "exact": exact,
+                "Bonferroni": min(1.0, n_users * of_one_user),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -145,6 +155,7 @@ def together(
     The texts are tested under the author's key ``keys[0]`` and under another user's ``keys[1]``; n
     human texts are tested under the first. The columns are ``n_texts, kind, psi, predicted``.
     """
+    # sums of gradients, one for each count
     of_author = [tracing.summed(marked[:n]) for n in counts]
     of_human = [tracing.summed(human[:n]) for n in counts]
     psi_of_author = score.psi(of_author, wm, keys)  # (counts, keys)
@@ -185,7 +196,10 @@ def of_authors(
     tables = []
     for i, user in enumerate(users):
         marked = gradients(lm, prompts[i * n :][:n], of_user[i], wm, dtype=dtype)
-        keys = [book.key(user), book.key(users[i - 1])]
+        keys = [
+            book.key(user),
+            book.key(users[i - 1]),
+        ]  # the author's, and another user's
         of_one = together(marked, human, wm.on(lm.model), keys, counts)
         tables.append(of_one.assign(author=user))
     return pd.concat(tables, ignore_index=True)
@@ -195,6 +209,7 @@ def marked_span(n_tokens: int, share: float, block: int) -> tuple[int, int]:
     """Return start and end of a marked span of at least a block, near the middle of a text. It
     begins half a block off the scan's grid: on the grid, the scan could find the span exactly.
     """
+    # at least a block, at most the text
     n_marked = min(n_tokens, max(block, round(share * n_tokens)))
     n_unmarked = n_tokens - n_marked
     on_grid = n_unmarked // 2 // block * block
@@ -216,8 +231,16 @@ def spliced(
     """
     start, end = span
     marks = [(wm, key) for key in keys]
+    # what the model continues
     prefixes = [[*prompt, *response[:start]] for prompt, response in human]
-    written = generate.sample(lm.model, prefixes, end - start, marks=marks, seed=seed, **sampling)
+    written = generate.sample(
+        lm.model,
+        prefixes,
+        end - start,
+        marks=marks,
+        seed=seed,
+        **sampling,
+    )
     return [
         [*response[:start], *middle, *response[end:]]
         for (_, response), middle in zip(human, written, strict=True)
@@ -258,7 +281,7 @@ def scans(
     scan = partial(scanned, lm, wm=wm, block=block, seed=seed, dtype=dtype)
     responses = spliced(lm, human, wm, own, span, seed, **sampling)
     mixed = [(prompt, ids) for (prompt, _), ids in zip(human, responses, strict=True)]
-    fresh_of_texts = [fresh[i :: len(human)] for i in range(len(human))]
+    fresh_of_texts = [fresh[i :: len(human)] for i in range(len(human))]  # each text has several
     marked = scan(pairs=mixed, keys=[[key] for key in own])
     unmarked = scan(pairs=human, keys=fresh_of_texts)
     return marked, unmarked
@@ -274,7 +297,7 @@ def overlap(table: pd.DataFrame, start: int, end: int) -> np.ndarray:
 def arrows(codes: np.ndarray, w: np.ndarray, author: int, caption: str) -> Figure:
     """Draw users as arrows in the plane of two base noises, and a text as a point."""
     figure, axes = plt.subplots(figsize=(5.4, 5.0))
-    length = np.linalg.norm(w)
+    length = np.linalg.norm(w)  # codes are of unit length
     for user, code in enumerate(codes * length):
         colour = style.WATERMARKED if user == author else style.PLAIN
         # an arrow from the origin, and the user's number beyond its head
@@ -316,8 +339,9 @@ def spans(
     """Draw the span that the scan found in each of the first 60 texts, over the marked span."""
     figure, axes = plt.subplots(figsize=(7.0, 4.0))
     axes.axvspan(*true, color="0.88", label="marked")
+    # ordered, so that the spans form a staircase
     shown = table.head(60).sort_values(["start", "end"], ignore_index=True)
-    is_detected = shown["p_value"] <= 0.05
+    is_detected = shown["p_value"] <= 0.05  # at level 0.05
     for rows, line, label in (
         (shown[is_detected], "-", "found, p ≤ 0.05"),
         (shown[~is_detected], ":", "found, p > 0.05"),
@@ -330,6 +354,11 @@ def spans(
             linestyle=line,
             label=label,
         )
-    axes.set(xlim=(0, n_tokens), xlabel=style.TOKENS, ylabel="text", yticks=[])
+    axes.set(
+        xlim=(0, n_tokens),
+        xlabel=style.TOKENS,
+        ylabel="text",
+        yticks=[],
+    )
     style.legend_beside(axes)
     return style.caption(figure, caption, "Where does the scan find the watermark?")
