@@ -156,6 +156,7 @@ def report(
 
     decided = [finding for finding in findings if finding.outcome in (HELD, NOT_HELD)]
     undecided = [finding for finding in findings if finding not in decided]
+    # a small run leaves much undecided, which should not hide what it decides
     tables = ""
     if decided:
         tables += _table(decided, recorded_by_sentence)

@@ -197,6 +197,7 @@ def scored(
         lengths=lengths,
         **options,
     )
+    # of each text: two of a marked text, and one of a plain text
     key_ids = [[key.key_id for key in keys] for keys in keys_of_texts]
     table = score.table(_tested(gradients, placed, keys_of_texts), key_ids)
     table = table.assign(
@@ -236,7 +237,7 @@ def means(
     """
     rows = []
     for values, cell in table.groupby(list(by), sort=False):
-        labels = cell[cluster] if cluster else None
+        labels = cell[cluster] if cluster else None  # None: rows are independent
         estimate = stats.interval(cell[column], cluster=labels, **options)
         cell_name = dict(zip(by, values, strict=True))
         rows.append(cell_name | estimate.row())

@@ -1,4 +1,4 @@
-"""Saves a trained model as a checkpoint folder with a card in which every number is measured."""
+"""Save a trained model as a checkpoint folder with a card in which every number is measured."""
 
 import json
 import shutil
@@ -31,16 +31,20 @@ def save(
     hardware: str,
     own: bool = False,
 ) -> Path:
-    """Writes weights (bfloat16), tokenizer, ``recipe.json``, ``curve.csv`` and the card; replaces
-    a folder only once everything is written.
+    """Write weights (bfloat16), tokenizer, ``recipe.json``, ``curve.csv`` and the card. An existing
+    folder is replaced only once everything is written.
 
     Args:
-        corpus: columns ``source, text, split``; ``own``: it is the reader's own text.
+        corpus: columns ``source, text, split``.
         quality: ``train.bits_per_character`` on held-out text.
         stream_tokens: length of the training text.
+        own: the corpus is the reader's own text.
     """
-    lengths, tokens = corpus["text"].str.len(), recipe.steps * recipe.batch_tokens
-    shown = curve[curve["step"] % max(recipe.steps // 1000 * 100, 1) == 0]
+    tokens = recipe.steps * recipe.batch_tokens
+    lengths = corpus["text"].str.len()  # characters
+    # about ten rows of the curve, if the recipe has thousands of steps
+    steps_per_row = max(recipe.steps // 1000 * 100, 1)
+    shown = curve[curve["step"] % steps_per_row == 0]
     card = CARD.read_text().format(
         **asdict(recipe),
         name=folder.name,

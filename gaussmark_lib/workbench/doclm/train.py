@@ -1,8 +1,7 @@
-"""How the embedded model is made: a byte-level BPE and a small Llama, trained on the documentation
-corpus.
+"""Train the embedded model: a byte-level BPE and a small Llama, on the documentation corpus.
 
-One recipe, seed and corpus give the same weights on the same machine, also if a run is stopped and
-resumed: a batch depends on (seed, step) alone.
+The same recipe, seed and corpus give the same weights on the same machine, also if a run is stopped
+and resumed: a batch depends only on (seed, step).
 """
 
 import math
@@ -24,14 +23,15 @@ from gaussmark_lib import files, models
 from gaussmark_lib.errors import InvalidTextError, ParameterError
 
 END = "<|endoftext|>"
-A, B, C = 3.4445, -4.7750, 2.0315  # of Muon's quintic
+# coefficients of Muon's quintic
+A = 3.4445
+B = -4.7750
+C = 2.0315
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides the weights, besides the corpus. Tokens and contexts are counted in
-    BPE tokens.
-    """
+    """Everything that decides the weights, except the corpus. Lengths are in BPE tokens."""
 
     vocab: int = 4096
     hidden: int = 256
@@ -51,28 +51,39 @@ class Recipe:
     seed: int = 0
 
     def context_at(self, step: int) -> int:
-        return self.context if step >= self.steps * (1 - self.long_share) else self.short_context
+        """Return the length of the windows at a step."""
+        first_long_step = self.steps * (1 - self.long_share)
+        return self.context if step >= first_long_step else self.short_context
 
     def lr_factor_at(self, step: int) -> float:
-        """Linear warm-up, constant, then linear to zero."""
+        """Return the factor of the learning rate: linear warm-up, constant, then linear to zero."""
+        warmup = (step + 1) / self.warmup
         decay = (self.steps - step) / (self.steps * self.decay_share)
-        return min(1.0, (step + 1) / self.warmup, decay)
+        return min(1.0, warmup, decay)
 
 
 def pages(corpus: pd.DataFrame, split: str) -> list[str]:
-    """The paragraphs of one split, joined file by file with a blank line between them."""
-    return corpus[corpus["split"] == split].groupby("source")["text"].apply("\n\n".join).tolist()
+    """Join the paragraphs of a split, file by file, by blank lines."""
+    of_split = corpus[corpus["split"] == split]
+    by_file = of_split.groupby("source")["text"]
+    return by_file.apply("\n\n".join).tolist()
 
 
 def enough(pages: list[str], n_tokens: int) -> list[str]:
-    """Every k-th page, so that they hold about ten times the text that training on ``n_tokens``
-    reads (at five characters per token), and two million characters at least; or all pages.
+    """Return every k-th page, or all pages if there are few. The pages have about ten times the
+    text that training on ``n_tokens`` reads (at five characters per token), and at least two
+    million characters.
     """
-    return pages[:: max(1, sum(map(len, pages)) // max(50 * n_tokens, 2_000_000))]
+    n_characters = sum(map(len, pages))
+    wanted = max(50 * n_tokens, 2_000_000)
+    k = max(1, n_characters // wanted)
+    return pages[::k]
 
 
 def train_tokenizer(texts: list[str], vocab: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE (any text round-trips) whose one special token ends a text and pads."""
+    """Train a byte-level BPE, which can encode any text. Its only special token ends a text, and
+    pads.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     bpe = Tokenizer(models.BPE())
@@ -85,21 +96,25 @@ def train_tokenizer(texts: list[str], vocab: int) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
-    special = dict.fromkeys(("bos_token", "eos_token", "pad_token"), END)
     return PreTrainedTokenizerFast(
-        tokenizer_object=bpe, clean_up_tokenization_spaces=False, **special
+        tokenizer_object=bpe,
+        clean_up_tokenization_spaces=False,
+        bos_token=END,
+        eos_token=END,
+        pad_token=END,
     )
 
 
 def token_stream(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Tensor:
-    """All texts as one row of token ids, each preceded by the end token."""
+    """Encode all texts as one row of token ids, with the end token before each text."""
     encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    return torch.tensor(
-        np.concatenate([[tokenizer.eos_token_id, *ids] for ids in encoded]), dtype=torch.int32
-    )
+    with_end_tokens = [[tokenizer.eos_token_id, *ids] for ids in encoded]
+    stream = np.concatenate(with_end_tokens)
+    return torch.tensor(stream, dtype=torch.int32)
 
 
 def new_model(recipe: Recipe) -> LlamaForCausalLM:
+    """Make a model with the random initial weights of the recipe's seed."""
     config = LlamaConfig(
         vocab_size=recipe.vocab,
         hidden_size=recipe.hidden,
@@ -119,34 +134,39 @@ def new_model(recipe: Recipe) -> LlamaForCausalLM:
 
 
 def batch_at(stream: Tensor, recipe: Recipe, step: int) -> Tensor:
-    """The batch of a step, (batch_tokens / context, context + 1): windows of a random permutation.
+    """Return the batch of a step, (batch_tokens / context, context + 1): windows of the stream in
+    random order.
 
-    Each epoch has another permutation and another phase, so the cuts between windows move too.
+    Each epoch has another order and another phase, so the cuts between windows move too.
     """
     context = recipe.context_at(step)
     rows = recipe.batch_tokens // context
     per_epoch = (len(stream) - 1 - context) // context // rows
     if per_epoch < 1:
         raise InvalidTextError(
-            f"the corpus has {len(stream)} tokens, a batch of {rows} windows of {context} needs"
-            f" {context * (rows + 1) + 1}"
+            f"expected a corpus of at least {context * (rows + 1) + 1} tokens, for a batch of"
+            f" {rows} windows of {context}, got {len(stream)}; add text"
         )
     epoch, index = divmod(step, per_epoch)
     rng = np.random.default_rng([recipe.seed, context, epoch])
-    phase = int(rng.integers(context))
-    chosen = rng.permutation(per_epoch * rows)[index * rows : (index + 1) * rows]
-    return stream[phase:].unfold(0, context + 1, context)[chosen].long()
+    phase = int(rng.integers(context))  # where the first window begins
+    order = rng.permutation(per_epoch * rows)
+    chosen = order[index * rows : (index + 1) * rows]
+    windows = stream[phase:].unfold(0, context + 1, context)  # (windows, context + 1)
+    return windows[chosen].long()
 
 
 @torch.no_grad()
 def bits_per_character(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str]
 ) -> dict[str, float]:
-    """−Σ log₂ p / number of characters: how well a model compresses texts, whatever its tokens.
+    """Return −Σ log₂ p / number of characters: how well a model compresses texts, which does not
+    depend on its tokens.
 
-    The texts form one stream, each after an end token, which is predicted like any other. Windows
-    of the model's context move on by half of it and score their second half: every token but the
-    first once, with at least half a context before it.
+    The texts form one stream with an end token before each text, which is predicted like any other
+    token. Windows have the length of the model's context, move on by half of it, and score their
+    second half. So each token except the first is scored once, with at least half a context before
+    it.
 
     Returns ``bits_per_char``, ``nats_per_token`` (mean), ``tokens``, ``characters``.
     """
@@ -158,8 +178,10 @@ def bits_per_character(
         window = stream[start : start + context + 1]
         scored = before if start else 0  # the window before scored what stands before
         logits = model(input_ids=window[None, :-1]).logits[0, scored:].float()
-        nats += cross_entropy(logits, window[1 + scored :], reduction="sum").item()
-    tokens, characters = len(stream) - 1, sum(map(len, texts))
+        loss = cross_entropy(logits, window[1 + scored :], reduction="sum")
+        nats += loss.item()
+    tokens = len(stream) - 1
+    characters = sum(map(len, texts))
     return {
         "bits_per_char": nats / math.log(2) / characters,
         "nats_per_token": nats / tokens,
@@ -169,7 +191,8 @@ def bits_per_character(
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
-    """Pushes the singular values of a matrix towards 1 (they land in about 0.7–1.2)."""
+    """Push the singular values of a matrix towards 1 (the results lie in about 0.7–1.2)."""
+    # the product below is smallest for a wide matrix
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x = wide / wide.norm().clamp_min(1e-7)
     for _ in range(5):
@@ -195,13 +218,19 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
+        """Update all parameters from their gradients."""
         for group in self.param_groups:
-            for p in group["params"]:
-                buffer = self.state[p].setdefault("momentum", torch.zeros_like(p))
-                buffer.lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonalise(p.grad.lerp(buffer, group["momentum"]))
-                scale = 0.2 * max(p.shape) ** 0.5 * group["lr"]
-                p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=scale)
+            lr = group["lr"]
+            momentum = group["momentum"]
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                buffer = state.setdefault("momentum", torch.zeros_like(parameter))
+                buffer.lerp_(parameter.grad, 1 - momentum)
+                nesterov = parameter.grad.lerp(buffer, momentum)
+                update = orthogonalise(nesterov)
+                scale = 0.2 * max(parameter.shape) ** 0.5 * lr
+                parameter.mul_(1 - lr * group["weight_decay"])
+                parameter.sub_(update, alpha=scale)
 
 
 def train(
@@ -214,30 +243,29 @@ def train(
     device: str = "cpu",
     progress: bool = True,
 ) -> tuple[LlamaForCausalLM, pd.DataFrame]:
-    """Trains a model on a token stream; returns it, with the stream's counts in its config, and its
-    curve (``step, tokens, loss, held_out, seconds``).
+    """Train a model on a token stream. Return the model, with the stream's token counts in its
+    config, and its curve (``step, tokens, loss, held_out, seconds``).
 
     Args:
-        checkpoint: a file that holds the state; where it exists, the run goes on from it.
+        checkpoint: a file that holds the state; if it exists, the run continues from it.
         every: steps between two rows of the curve, and between two checkpoints.
         held_out: a stream whose first 64 windows of ``short_context`` tokens are scored with every
             row of the curve (nats per token).
     """
     where = torch.device(device)
-    # bfloat16 where the hardware multiplies it natively; emulated, it is far slower than float32
+    # bfloat16 only if the hardware multiplies it natively; emulated, it is far slower than float32
     autocast = torch.autocast(where.type, torch.bfloat16, enabled=models.native_bfloat16(where))
     model = new_model(recipe).to(where)
-    named = dict(model.named_parameters())
-    inner = [name for name, p in named.items() if p.ndim == 2 and "layers." in name]
-    matrices, others = [named.pop(name) for name in inner], list(named.values())
-    muon = Muon(matrices, lr=recipe.lr_matrices, weight_decay=recipe.weight_decay)
-    adamw = torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    muon, adamw = _optimisers(model, recipe)
     peaks = {muon: recipe.lr_matrices, adamw: recipe.lr_others}
     parts = {"model": model, "muon": muon, "adamw": adamw}
-    step, curve, losses = 0, [], []
+    step = 0
+    curve = []
+    losses = []  # of the steps since the last row of the curve
     if checkpoint and checkpoint.exists():
         step, curve = _resumed(checkpoint, recipe, parts)
-    started = time.monotonic() - (curve[-1]["seconds"] if curve else 0.0)
+    seconds_before = curve[-1]["seconds"] if curve else 0.0
+    started = time.monotonic() - seconds_before
     bar = tqdm(total=recipe.steps, initial=step, desc="training", unit="step", disable=not progress)
     while step < recipe.steps:
         ids = batch_at(stream, recipe, step).to(where)
@@ -253,11 +281,17 @@ def train(
         step += 1
         bar.update()
         if step % every == 0 or step == recipe.steps:
-            mean, losses = torch.stack(losses).mean().item(), []
-            point = {"step": step, "tokens": step * recipe.batch_tokens, "loss": mean}
-            point |= {"held_out": _held_out(model, held_out, recipe)}
-            curve.append(point | {"seconds": time.monotonic() - started})
-            bar.set_postfix(loss=mean)
+            mean_loss = torch.stack(losses).mean().item()
+            losses = []
+            point = {
+                "step": step,
+                "tokens": step * recipe.batch_tokens,
+                "loss": mean_loss,
+                "held_out": _held_out(model, held_out, recipe),
+                "seconds": time.monotonic() - started,
+            }
+            curve.append(point)
+            bar.set_postfix(loss=mean_loss)
             if checkpoint:
                 _save(checkpoint, parts, recipe=asdict(recipe), step=step, curve=curve)
     bar.close()
@@ -266,13 +300,33 @@ def train(
     return model.eval(), pd.DataFrame(curve)
 
 
+def _optimisers(model: LlamaForCausalLM, recipe: Recipe) -> tuple[Muon, torch.optim.AdamW]:
+    """Muon for the matrices of the blocks, AdamW for all other parameters."""
+    matrices = []
+    embeddings_and_norms = []
+    for name, parameter in model.named_parameters():
+        is_matrix = parameter.ndim == 2 and "layers." in name
+        if is_matrix:
+            matrices.append(parameter)
+        else:
+            embeddings_and_norms.append(parameter)
+    muon = Muon(matrices, lr=recipe.lr_matrices, weight_decay=recipe.weight_decay)
+    adamw = torch.optim.AdamW(
+        embeddings_and_norms,
+        betas=(0.9, 0.98),
+        weight_decay=0.0,
+        fused=True,
+    )
+    return muon, adamw
+
+
 def _resumed(path: Path, recipe: Recipe, parts: dict[str, Any]) -> tuple[int, list[dict]]:
-    """Loads a checkpoint into the model and its optimisers; its step and its curve."""
+    """Load a checkpoint into the model and its optimisers. Return its step and its curve."""
     state = torch.load(path, weights_only=True)
     if state["recipe"] != asdict(recipe):
         raise ParameterError(
             f"{path} holds a run of another recipe: expected {asdict(recipe)}, got"
-            f" {state['recipe']}; remove it or name another file"
+            f" {state['recipe']}; remove the file or name another"
         )
     for name, part in parts.items():
         part.load_state_dict(state[name])
@@ -280,16 +334,17 @@ def _resumed(path: Path, recipe: Recipe, parts: dict[str, Any]) -> tuple[int, li
 
 
 def _save(path: Path, parts: dict[str, Any], **progress: Any) -> None:
-    """The last checkpoint stays until the new one is complete."""
+    """Save a checkpoint. The last checkpoint stays until the new file is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.hidden_folder(path) as partial:
         state = {name: part.state_dict() for name, part in parts.items()}
-        torch.save(state | progress, Path(partial) / path.name)
-        (Path(partial) / path.name).replace(path)
+        complete = Path(partial) / path.name
+        torch.save(state | progress, complete)
+        complete.replace(path)
 
 
 def _loss(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
-    """Mean −log p of every token of each row but the first, nats."""
+    """Mean −log p of all tokens except the first of each row, nats."""
     logits = model(input_ids=ids[:, :-1]).logits.float()
     return cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
@@ -298,7 +353,7 @@ def _loss(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
 def _held_out(model: LlamaForCausalLM, stream: Tensor | None, recipe: Recipe) -> float:
     if stream is None:
         return math.nan
-    windows = stream.unfold(0, recipe.short_context + 1, recipe.short_context)[:64].long()
-    return (
-        torch.stack([_loss(model, ids) for ids in windows.to(model.device).split(16)]).mean().item()
-    )
+    windows = stream.unfold(0, recipe.short_context + 1, recipe.short_context)  # (windows, n + 1)
+    scored = windows[:64].long().to(model.device)
+    losses = [_loss(model, ids) for ids in scored.split(16)]
+    return torch.stack(losses).mean().item()

@@ -1,10 +1,10 @@
-"""Ten multiple-choice benchmarks from local files, scored without the harness, for machines that
-do not have it.
+"""Ten multiple-choice benchmarks from local files, scored without the harness, for machines that do
+not have the harness.
 
     asked = benchmarks.prepare(lm, ["arc_easy", "piqa"], tasks_data="benchmarks")
     base = benchmarks.evaluate(asked)
 
-``tasks_data`` is a folder with a file of JSON lines for each task (``arc_easy.jsonl``) and the
+``tasks_data`` is a folder with a file of JSON lines for each task (``arc_easy.jsonl``), with the
 columns of the hub's data sets. The prompts are the harness's: each choice is the end of a text, and
 the answer is the choice with the largest log-likelihood (the harness's ``acc``).
 """
@@ -53,20 +53,22 @@ class Asked:
     dropped: pd.DataFrame
 
     def only(self, tasks: Sequence[str]) -> "Asked":
-        """The same with these tasks alone."""
-        return replace(self, questions={task: self.questions[task] for task in tasks})
+        """Return the same with only these tasks."""
+        questions = {task: self.questions[task] for task in tasks}
+        return replace(self, questions=questions)
 
 
 def prepare(
     lm: models.LM, tasks: Sequence[str], *, tasks_data: str | Path, limit: int | None = None
 ) -> Asked:
-    """The first ``limit`` items of each task that fit the model's context, at most ``MOST_ITEMS``.
+    """Read the first ``limit`` items of each task that fit the model's context, at most
+    ``MOST_ITEMS``.
 
     Raises:
         ParameterError: an unknown task, no file for it, another file, or no item that fits.
     """
     context = tokens.Reader(lm.model).context or np.inf
-    most = min(limit or MOST_ITEMS, MOST_ITEMS)
+    largest_number = min(limit or MOST_ITEMS, MOST_ITEMS)
     questions = {}
     dropped = []
     for task in tasks:
@@ -75,13 +77,14 @@ def prepare(
         fitting = []
         for number, item in enumerate(items):
             question = _encoded(lm, number, item)
+            # the last token is predicted, not read
             length = max(len(x) + len(y) - 1 for x, y in question.choices)
             if length <= context:
                 fitting.append(question)
             else:
                 row = {"task": task, "item": number, "tokens": length, "context": context}
                 dropped.append(row)
-            if len(fitting) == most:
+            if len(fitting) == largest_number:
                 break
         if not fitting:
             raise ParameterError(
@@ -94,35 +97,38 @@ def prepare(
 
 
 def evaluate(asked: Asked, part: slice = slice(None)) -> dict[str, pd.Series]:
-    """Whether the model as it is (inside ``watermarked()``: watermarked) finds the right choice the
-    likeliest: 1 or 0 by item, or by the items of a part.
+    """Return 1 for each item whose right choice has the largest probability under the model, and 0
+    for each other item, or for the items of a part. The model is used as it is (inside
+    ``watermarked()``: watermarked).
     """
-    chosen = {task: questions[part] for task, questions in asked.questions.items()}
-    flat = [question for questions in chosen.values() for question in questions]
-    log_p = reading.log_p(asked.model, [pair for question in flat for pair in question.choices])
-    ends = np.cumsum([len(question.choices) for question in flat])
-    of_choices = iter(np.split(log_p, ends[:-1]))
-    return {
-        task: pd.Series(
-            {
-                question.number: float(next(of_choices).argmax() == question.answer)
-                for question in questions
-            }
-        )
-        for task, questions in chosen.items()
-    }
+    questions_by_task = {task: questions[part] for task, questions in asked.questions.items()}
+    pairs = []
+    for questions in questions_by_task.values():
+        for question in questions:
+            pairs += question.choices
+    log_p = iter(reading.log_p(asked.model, pairs))  # all choices of all questions, in order
+
+    results = {}
+    for task, questions in questions_by_task.items():
+        is_right = {}
+        for question in questions:
+            of_choices = [next(log_p) for _ in question.choices]
+            is_right[question.number] = float(np.argmax(of_choices) == question.answer)
+        results[task] = pd.Series(is_right)
+    return results
 
 
 def chance(asked: Asked) -> dict[str, float]:
-    """The accuracy of guessing, by task."""
-    return {
-        task: float(np.mean([1 / len(question.choices) for question in questions]))
-        for task, questions in asked.questions.items()
-    }
+    """Return the accuracy of guessing, by task."""
+    accuracies = {}
+    for task, questions in asked.questions.items():
+        of_questions = [1 / len(question.choices) for question in questions]
+        accuracies[task] = float(np.mean(of_questions))
+    return accuracies
 
 
 def read(task: str, folder: Path) -> list[Item]:
-    """The items of a task's file; ParameterError for a file that is missing or something else."""
+    """Read the items of a task's file. ParameterError if it is missing or has other content."""
     path = folder / f"{task}.jsonl"
     expected = f"tasks_data: expected {path}, with a JSON object on each line and the columns of"
     try:
@@ -136,12 +142,17 @@ def read(task: str, folder: Path) -> list[Item]:
 
 def _encoded(lm: models.LM, number: int, item: Item) -> Question:
     """Each choice as the harness encodes it: the ending begins where the context's ids end, and
-    takes the spaces at the context's end along.
+    includes the spaces at the end of the context.
     """
-    contexts = lm.tokenizer([context.rstrip() for context, _ in item.choices])["input_ids"]
-    wholes = lm.tokenizer([context + ending for context, ending in item.choices])["input_ids"]
-    both = zip(contexts, wholes, strict=True)
-    return Question(number, [(ids, whole[len(ids) :]) for ids, whole in both], item.answer)
+    contexts = [context.rstrip() for context, _ in item.choices]
+    whole_texts = [context + ending for context, ending in item.choices]
+    ids_of_contexts = lm.tokenizer(contexts)["input_ids"]
+    ids_of_texts = lm.tokenizer(whole_texts)["input_ids"]
+    choices = []
+    for context_ids, text_ids in zip(ids_of_contexts, ids_of_texts, strict=True):
+        ending_ids = text_ids[len(context_ids) :]
+        choices.append((context_ids, ending_ids))
+    return Question(number, choices, item.answer)
 
 
 # ---- the prompts of the harness
@@ -163,11 +174,13 @@ def _openbookqa(row: dict[str, Any]) -> Item:
 
 def _boolq(row: dict[str, Any]) -> Item:
     right = row["label"] if "label" in row else row["answer"]  # the hub's name, and the authors'
-    return _item(f"{row['passage']}\nQuestion: {row['question']}?\nAnswer:", ["no", "yes"], right)
+    context = f"{row['passage']}\nQuestion: {row['question']}?\nAnswer:"
+    return _item(context, ["no", "yes"], right)
 
 
 def _piqa(row: dict[str, Any]) -> Item:
-    return _item(f"Question: {row['goal']}\nAnswer:", [row["sol1"], row["sol2"]], row["label"])
+    context = f"Question: {row['goal']}\nAnswer:"
+    return _item(context, [row["sol1"], row["sol2"]], row["label"])
 
 
 def _sciq(row: dict[str, Any]) -> Item:
@@ -177,11 +190,12 @@ def _sciq(row: dict[str, Any]) -> Item:
 
 
 def _winogrande(row: dict[str, Any]) -> Item:
-    """The choices are two beginnings of one ending."""
-    before, _, after = row["sentence"].partition("_")
+    """The choices are two beginnings of the same ending."""
+    beginning, _, ending = row["sentence"].partition("_")
     options = [row["option1"], row["option2"]]
-    choices = [(before + option, f" {after.strip()}") for option in options]
-    return Item(choices, ["1", "2"].index(row["answer"]))
+    choices = [(beginning + option, f" {ending.strip()}") for option in options]
+    right = ["1", "2"].index(row["answer"])
+    return Item(choices, right)
 
 
 def _copa(row: dict[str, Any]) -> Item:
@@ -189,7 +203,8 @@ def _copa(row: dict[str, Any]) -> Item:
     choices = [row["choice1"], row["choice2"]]
     # the harness has two spaces before a choice
     endings = [f" {choice[0].lower()}{choice[1:]}" for choice in choices]
-    return _item(f"{row['premise'].strip()[:-1]} {connector}", endings, row["label"])
+    premise = row["premise"].strip()[:-1]  # without its full stop
+    return _item(f"{premise} {connector}", endings, row["label"])
 
 
 def _cb(row: dict[str, Any]) -> Item:

@@ -6,7 +6,7 @@ metrics; the score of every item kept.
     with perturb.watermarked(lm.model, wm, key):
         marked = harness.evaluate(asked)
 
-A task is a definition (``tasks.build``) or a name that the harness knows: ``"arc_easy"``,
+A task is a definition (``tasks.build``) or a name that the harness knows, such as ``"arc_easy"`` or
 ``"boolq"``. The items of a named task come from the hub, or from local files::
 
     asked = harness.prepare(lm, ["arc_easy", "boolq", "gsm8k_cot"], tasks_data="benchmarks")
@@ -14,15 +14,15 @@ A task is a definition (``tasks.build``) or a name that the harness knows: ``"ar
 ``tasks_data`` is a folder with a file of JSON lines for each task. The file has the name of the
 task (``arc_easy.jsonl``) or of its data set on the hub (``gsm8k.jsonl`` for ``gsm8k_cot``), and the
 columns of that data set. One column is renamed: the authors' ``answer`` of BoolQ is the harness's
-``label``. A local file has no training split, so a task with examples from there is refused:
-``gsm8k_cot`` brings its examples along, ``gsm8k`` does not.
+``label``. A local file has no training split, so a task whose examples come from there is refused:
+``gsm8k_cot`` contains its examples, ``gsm8k`` does not.
 
 A named task has at most ``MOST_ITEMS`` items. ``prepare`` chooses them once, so they are the same
 for every model and every key. An item that does not fit the model's context is left out and listed,
-not cut: a cut question is another question. :func:`chance` is the accuracy of guessing, below which
-a task sees nothing.
+not cut: a cut question is another question. :func:`chance` is the accuracy of guessing; a task with
+this accuracy or less measures nothing.
 
-Notebook 05 passes its parameters on as they are: ``harness_tasks`` are the names, and
+Notebook 05 passes its parameters on unchanged: ``harness_tasks`` are the names, and
 ``tasks_data`` (null: the hub) and ``task_limit`` (null: ``MOST_ITEMS``) are options of ``prepare``.
 """
 
@@ -47,9 +47,9 @@ from gaussmark_lib.engine.arithmetic import evaluating
 from gaussmark_lib.engine.checkpoints import hub_reachable
 from gaussmark_lib.errors import ParameterError, shown
 
-Tasks = Mapping[str, dict] | Sequence[str]  # definitions by name, or names known to the harness
+Tasks = Mapping[str, dict] | Sequence[str]  # definitions by name, or names that the harness knows
 MOST_ITEMS = 600  # of a named task
-# Task → its columns in the authors' own files, and what the hub and the harness call them.
+# Task → its columns in the authors' own files → their names on the hub and in the harness.
 RENAMED = {"boolq": {"answer": "label"}}
 _SEED = 1234  # of the examples in few-shot prompts: the same for every model
 
@@ -74,15 +74,15 @@ def prepare(
     limit: int | None = None,
     batch_size: int = 16,
 ) -> Asked:
-    """The first ``limit`` items of each task that fit the model's context.
+    """Prepare the first ``limit`` items of each task that fit the model's context.
 
     Args:
         tasks_data: a folder of local files for named tasks; None for the hub.
         limit: None for ``MOST_ITEMS`` of a named task, and for all items of a definition.
 
     Raises:
-        ParameterError: an unknown task, one whose data cannot be had, or one of which no item fits
-            the context.
+        ParameterError: an unknown task, a task whose data cannot be loaded, or a task without an
+            item that fits the context.
     """
     from lm_eval.models.huggingface import HFLM  # here: it takes seconds to import
 
@@ -102,24 +102,25 @@ def prepare(
             task.set_fewshot_seed(seed=_SEED)
             if task.get_config("num_fewshot") is None:
                 task.set_config("num_fewshot", 0)
-            fits, too_long = _fitting(name, task, adapter)
-            items[name] = fits[:limit]
+            fitting_items, too_long = _fitting(name, task, adapter)
+            items[name] = fitting_items[:limit]
             dropped += too_long
     columns = ["task", "item", "tokens", "context"]
     return Asked(adapter, loaded, items, pd.DataFrame(dropped, columns=columns))
 
 
 def evaluate(asked: Asked, part: slice = slice(None)) -> dict[str, pd.Series]:
-    """Each task's first metric by item, or by those of a part, of the model as it is (inside
-    ``watermarked()``: watermarked).
+    """Return each task's first metric by item, or by the items of a part. The model is used as it
+    is (inside ``watermarked()``: watermarked).
     """
     from lm_eval import evaluator
 
+    samples = {name: items[part] for name, items in asked.items.items()}
     with _quiet(), evaluating(asked.adapter.model):
         results = evaluator.evaluate(
             asked.adapter,
             asked.loaded,
-            samples={name: items[part] for name, items in asked.items.items()},
+            samples=samples,
             bootstrap_iters=0,
             log_samples=True,
         )
@@ -127,8 +128,8 @@ def evaluate(asked: Asked, part: slice = slice(None)) -> dict[str, pd.Series]:
 
 
 def chance(asked: Asked) -> dict[str, float]:
-    """The accuracy of guessing, by task: the mean of 1 ÷ (number of choices) over its items, and 0
-    for a task that has no choices.
+    """Return the accuracy of guessing, by task: the mean of 1 ÷ (number of choices) over its items,
+    and 0 for a task without choices.
     """
     by_task = {}
     for name, task in asked.loaded["tasks"].items():
@@ -141,8 +142,8 @@ def chance(asked: Asked) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides the harness's progress bars, which have no switch, and its warnings: it warns of every
-    model in memory.
+    """Hide the harness's progress bars, which cannot be switched off, and its warnings, which it
+    gives for every model in memory.
     """
     logger = logging.getLogger("lm_eval")
     level = logger.level
@@ -205,8 +206,8 @@ def _from_files(names: list[str], folder: Path) -> dict[str, Any]:
 
 
 def _definitions(names: Sequence[str]) -> list[Path]:
-    """Folders of the harness with definitions of these tasks. It has 14,000 definitions, and takes
-    half a minute to understand all of them.
+    """Folders of the harness with definitions of these tasks. The harness has 14,000 definitions,
+    and takes half a minute to read all of them.
     """
     import lm_eval.tasks
 
@@ -218,8 +219,9 @@ def _definitions(names: Sequence[str]) -> list[Path]:
 
 
 def _with_items(name: str, definition: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What replaces settings of a definition, so that its items are those of a file."""
-    if definition.get("num_fewshot") and "samples" not in definition.get("fewshot_config", {}):
+    """The settings that make a definition take its items from a file."""
+    has_samples = "samples" in definition.get("fewshot_config", {})
+    if definition.get("num_fewshot") and not has_samples:
         raise ParameterError(
             f"{name}: expected a task whose prompts need no other split, got one with"
             f" {definition['num_fewshot']} examples from its training split, which a local file"
@@ -263,11 +265,12 @@ def _rows(file: Path, renamed: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _fitting(name: str, task: Any, adapter: Any) -> tuple[list[int], list[dict]]:
-    """Numbers of the items that fit the context, and a row of ``dropped`` for each other item."""
+    """The items that fit the context, and a row of ``dropped`` for each other item."""
     task.build_all_requests(limit=None, rank=0, world_size=1)
-    longest: dict[int, int] = {}
+    longest: dict[int, int] = {}  # item → tokens of its longest request
     for instance in task.instances:
-        longest[instance.doc_id] = max(longest.get(instance.doc_id, 0), _tokens(instance, adapter))
+        item = instance.doc_id
+        longest[item] = max(longest.get(item, 0), _tokens(instance, adapter))
     context = adapter.max_length
     too_long = [
         {"task": name, "item": item, "tokens": n, "context": context}
@@ -284,8 +287,8 @@ def _fitting(name: str, task: Any, adapter: Any) -> tuple[list[int], list[dict]]
 
 
 def _tokens(instance: Any, adapter: Any) -> int:
-    """Tokens of the context that a request takes: with its continuation except the last token, or
-    with all that may be generated.
+    """The tokens that a request takes: its context with the continuation except the last token, or
+    with all tokens that may be generated.
     """
     if instance.request_type == "generate_until":
         context, options = instance.args
@@ -293,13 +296,15 @@ def _tokens(instance: Any, adapter: Any) -> int:
         return len(adapter.tok_encode(context)) + n_more
     if instance.request_type == "loglikelihood":
         context, continuation = instance.args
-        return max(1, len(adapter.tok_encode(context + continuation)) - (1 if context else 0))
-    return 0  # rolling log-likelihoods go through long texts in windows
+        n_tokens = len(adapter.tok_encode(context + continuation))
+        # without a context, the harness puts a start token before the continuation
+        return max(1, n_tokens - 1) if context else max(1, n_tokens)
+    return 0  # rolling log-likelihoods read long texts in windows
 
 
 def _scores(rows: list[dict]) -> pd.Series:
     """The first metric by item, under the first of the task's filters."""
-    metric, of_answers = rows[0]["metrics"][0], rows[0]["filter"]
-    return pd.Series(
-        {row["doc_id"]: float(row[metric]) for row in rows if row["filter"] == of_answers}
-    )
+    metric = rows[0]["metrics"][0]
+    first_filter = rows[0]["filter"]
+    of_filter = [row for row in rows if row["filter"] == first_filter]
+    return pd.Series({row["doc_id"]: float(row[metric]) for row in of_filter})

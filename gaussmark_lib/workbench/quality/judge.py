@@ -1,24 +1,24 @@
-"""How often does a judge prefer the watermarked model's answer to the base model's, after
-AlpacaEval?
+"""How often does a judge prefer the watermarked model's answer to the base model's? As in
+AlpacaEval:
 
     score_i  =  ½ · [preference(a_i first, b_i second) + 1 − preference(b_i first, a_i second)]
 
-A tie counts ½. Judges favour a place (first or second), whatever its text; asked in both orders,
-that bias cancels in each item.
+A tie counts ½. Judges favour a position (first or second), whatever the text. They are asked in
+both orders, so this bias cancels in each item.
 
 :class:`LikelihoodJudge` needs no network. It prefers the continuation with the higher mean
-log q(token | the two before it), q being an interpolated trigram model of human text with Witten
-and Bell's weights,
+log q(token | the two tokens before it), where q is an interpolated trigram model of human text with
+Witten and Bell's weights,
 
     q_n(w | h) = (c(h, w) + N(h) · q_{n−1}(w | h')) / (c(h) + N(h)),      q_0 = 1/V
 
-c counts, N(h) is the number of different tokens after h, and h' is h without its first token. It
-reads three tokens at a time: it sees broken words and broken grammar, never sense or truth, and it
-prefers common phrases. A win rate of ½ is evidence against gross damage, not for quality.
+c counts, N(h) is the number of different tokens after h, and h' is h without its first token. The
+judge reads three tokens at a time: it sees broken words and broken grammar, never sense or truth,
+and it prefers common phrases. A win rate of ½ is evidence against gross damage, not for quality.
 
 :class:`ModelJudge` needs no network either. It prefers the answer with the higher mean
 log p(token | the question, the tokens before it) under a language model, which should not be the
-one that wrote the answers. It reads an answer alone, so it has no favourite place.
+model that wrote the answers. It reads each answer alone, so it does not favour a position.
 
 :class:`EndpointJudge` is any OpenAI-compatible endpoint (paper, App. on quality: GPT-4o), from
 
@@ -26,9 +26,8 @@ one that wrote the answers. It reads an answer alone, so it has no favourite pla
     GAUSSMARK_JUDGE_MODEL  e.g. gpt-4o
     GAUSSMARK_JUDGE_KEY    the secret; sent to that address and nowhere else, never recorded
 
-Its answers are kept in a cache by model, address and question, so that a comparison started again
-asks only what is missing. A question that fails after the client's retries is recorded with the
-reason.
+Its answers are cached by model, address and question, so that a repeated comparison asks only the
+missing questions. A question that fails after the client's retries is recorded with the reason.
 """
 
 import hashlib
@@ -66,7 +65,7 @@ PREFERENCE = {"A": 1.0, "B": 0.0, "T": 0.5}
 
 @dataclass(frozen=True)
 class Question:
-    """One comparison. The judge sees the two answers in this order, and not who wrote them."""
+    """A comparison. The judge sees the two answers in this order, but not their authors."""
 
     prompt: str
     first: str
@@ -75,8 +74,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """``preference`` for the first answer: 1, 0, ½ for a tie; nan if there is none, for the reason
-    in ``error``. ``tokens_in``: of the question, when it was asked.
+    """``preference`` for the first answer: 1, 0, or ½ for a tie; nan if the judge gave none, with
+    the reason in ``error``. ``tokens_in``: the length of the question, when it was asked.
     """
 
     preference: float
@@ -86,7 +85,7 @@ class Answer:
 
 @runtime_checkable
 class Judge(Protocol):
-    """One answer per question, in order. A question that fails is an answer with its error."""
+    """Gives one answer per question, in order. If a question fails, its answer has the error."""
 
     name: str
 
@@ -96,28 +95,42 @@ class Judge(Protocol):
 def compare(
     judge: Judge, prompts: Sequence[str], candidates: Sequence[str], references: Sequence[str]
 ) -> pd.DataFrame:
-    """Asks about each prompt in both orders. Identical answers are a tie, without a question.
+    """Ask about each prompt in both orders. Identical answers are a tie, without a question.
 
     Returns:
         One row per prompt: ``item``, ``score`` of the candidate (0 to 1; nan if an order failed),
         ``candidate_first`` and ``reference_first`` (the judge's preference for the first text),
         ``error``, and sums over both orders: ``asked, tokens_in``.
     """
-    texts = list(zip(prompts, candidates, references, strict=True))
-    differ = [i for i, (_, ours, theirs) in enumerate(texts) if ours != theirs]
-    questions = [Question(*texts[i]) for i in differ]
-    answers = judge.ask(questions + [Question(q.prompt, q.second, q.first) for q in questions])
-    both = {i: (answers[k], answers[k + len(differ)]) for k, i in enumerate(differ)}
-    return pd.DataFrame([{"item": i} | _row(both.get(i, ())) for i in range(len(texts))])
+    candidate_first = []
+    reference_first = []
+    asked_items = []
+    texts = zip(prompts, candidates, references, strict=True)
+    for item, (prompt, candidate, reference) in enumerate(texts):
+        if candidate != reference:
+            asked_items.append(item)
+            candidate_first.append(Question(prompt, candidate, reference))
+            reference_first.append(Question(prompt, reference, candidate))
+
+    # in one call, so that a judge may answer many questions at the same time
+    answers = judge.ask(candidate_first + reference_first)
+    n_asked = len(asked_items)
+    answers_by_item = {}
+    for item, first, second in zip(asked_items, answers[:n_asked], answers[n_asked:], strict=True):
+        answers_by_item[item] = (first, second)
+    rows = [{"item": item, **_row(answers_by_item.get(item, ()))} for item in range(len(prompts))]
+    return pd.DataFrame(rows)
 
 
 def _row(answers: Sequence[Answer]) -> dict:
-    ours, theirs = (answer.preference for answer in answers) if answers else (0.5, 0.5)
+    """The result of an item from its two answers, or of a tie without answers."""
+    tie = PREFERENCE["T"]
+    candidate_first, reference_first = [answer.preference for answer in answers] or (tie, tie)
     errors = dict.fromkeys(answer.error for answer in answers if answer.error)
     return {
-        "score": (ours + 1 - theirs) / 2,
-        "candidate_first": ours,
-        "reference_first": theirs,
+        "score": (candidate_first + 1 - reference_first) / 2,
+        "candidate_first": candidate_first,
+        "reference_first": reference_first,
         "error": "; ".join(errors) or None,
         "asked": len(answers),
         "tokens_in": sum(answer.tokens_in for answer in answers),
@@ -128,31 +141,41 @@ class Ngram:
     """q above, over token ids from 0 to ``vocabulary`` − 1. Id 0 stands before each text."""
 
     def __init__(self, texts: Texts, vocabulary: int, *, order: int = 3):
-        self.vocabulary, self.order = vocabulary, order
-        self.after: dict[tuple, Counter] = defaultdict(Counter)  # what follows each history
+        self.vocabulary = vocabulary
+        self.order = order
+        self.after: dict[tuple, Counter] = defaultdict(Counter)  # history → its next tokens
         for text in texts:
             for history, token in self._windows([], text):
-                for n in range(order):
-                    self.after[history[n:]][token] += 1
+                for n_left_out in range(order):
+                    shorter = history[n_left_out:]
+                    self.after[shorter][token] += 1
+        # numbers of tokens after each history
         self.total = {history: counts.total() for history, counts in self.after.items()}
 
     def log_q(self, prompt: Ids, response: Ids) -> np.ndarray:
-        """log q of each response token, nats."""
-        return np.log([self._q(*window) for window in self._windows(prompt, response)])
+        """Return log q of each response token, nats."""
+        windows = self._windows(prompt, response)
+        return np.log([self._q(history, token) for history, token in windows])
 
     def _windows(self, prompt: Ids, response: Ids) -> list[tuple[tuple, int]]:
-        """Each response token with the ``order − 1`` before it: (history, token)."""
+        """Each response token with the ``order − 1`` tokens before it: (history, token)."""
         n = self.order - 1
-        ids = [*[0] * n, *prompt, *response]
-        first = n + len(prompt)
-        return [(tuple(ids[t - n : t]), ids[t]) for t in range(first, len(ids))]
+        start = [0] * n  # id 0, so that the first token has a history, too
+        ids = [*start, *prompt, *response]
+        windows = []
+        for position in range(n + len(prompt), len(ids)):
+            history = tuple(ids[position - n : position])
+            windows.append((history, ids[position]))
+        return windows
 
     def _q(self, history: tuple, token: int) -> float:
         q = 1 / self.vocabulary
-        for n in range(len(history), -1, -1):  # shorter histories first
-            if (known := history[n:]) in self.total:
-                counts = self.after[known]
-                q = (counts[token] + len(counts) * q) / (self.total[known] + len(counts))
+        for n_left_out in range(len(history), -1, -1):  # shorter histories first
+            shorter = history[n_left_out:]
+            if shorter in self.total:
+                counts = self.after[shorter]
+                n_different = len(counts)
+                q = (counts[token] + n_different * q) / (self.total[shorter] + n_different)
         return q
 
 
@@ -162,10 +185,12 @@ class LikelihoodJudge:
     name = "likelihood under an n-gram model of human text"
 
     def __init__(self, model: Ngram, encode: Callable[[str], list[int]]):
-        self.model, self.encode = model, encode
-        self._mean_log_q = cache(self._read)  # a text is asked about in several questions
+        self.model = model
+        self.encode = encode
+        self._mean_log_q = cache(self._read)  # several questions have the same text
 
     def ask(self, questions: Sequence[Question]) -> list[Answer]:
+        """Return one answer per question."""
         return [Answer(self._preference(question)) for question in questions]
 
     def _preference(self, question: Question) -> float:
@@ -174,14 +199,17 @@ class LikelihoodJudge:
         return _larger(first, second)
 
     def _read(self, prompt: str, text: str) -> float:
-        """Per token; an empty text has no likelihood, and loses to any other."""
+        """The mean log q per token. An empty text loses to any other text."""
         ids = self.encode(text)
-        return float(self.model.log_q(self.encode(prompt), ids).mean()) if ids else -np.inf
+        if not ids:
+            return -np.inf
+        log_q = self.model.log_q(self.encode(prompt), ids)
+        return float(log_q.mean())
 
 
 class ModelJudge:
-    """Prefers the answer that a language model finds likelier, per token. An empty answer loses to
-    any other.
+    """Prefers the answer that is more likely per token under a language model. An empty answer
+    loses to any other answer.
     """
 
     def __init__(self, lm: models.LM):
@@ -190,27 +218,35 @@ class ModelJudge:
         self._means: dict[tuple[str, str], float] = {}  # (prompt, answer) → mean log p
 
     def ask(self, questions: Sequence[Question]) -> list[Answer]:
-        """One answer per question; each text is read once."""
-        texts = [(q.prompt, answer) for q in questions for answer in (q.first, q.second)]
-        unread = [text for text in dict.fromkeys(texts) if text not in self._means]
+        """Return one answer per question; each text is read once."""
+        texts: dict[tuple[str, str], None] = {}  # (prompt, answer), without repetition
+        for question in questions:
+            texts[question.prompt, question.first] = None
+            texts[question.prompt, question.second] = None
+        unread = [text for text in texts if text not in self._means]
         self._means |= zip(unread, self._read(unread), strict=True)
-        return [
-            Answer(_larger(self._means[q.prompt, q.first], self._means[q.prompt, q.second]))
-            for q in questions
-        ]
+        return [Answer(self._preference(question)) for question in questions]
+
+    def _preference(self, question: Question) -> float:
+        first = self._means[question.prompt, question.first]
+        second = self._means[question.prompt, question.second]
+        return _larger(first, second)
 
     def _read(self, texts: Sequence[tuple[str, str]]) -> np.ndarray:
         prompts = [self.lm.prompt(prompt) for prompt, _ in texts]
         answers = [self.lm.encode(answer) for _, answer in texts]
         lengths = np.array([len(ids) for ids in answers])
-        means = np.full(len(texts), -np.inf)
+        means = np.full(len(texts), -np.inf)  # the value of an empty answer
         readable = np.flatnonzero(lengths)
-        if len(readable):
-            pairs = tokens.Reader(self.lm.model).pairs(
-                [prompts[i] for i in readable], [answers[i] for i in readable]
-            )
-            log_p = reading.log_p(self.lm.model, list(pairs.values()))
-            means[readable] = log_p / lengths[readable]
+        if len(readable) == 0:
+            return means
+        reader = tokens.Reader(self.lm.model)
+        pairs = reader.pairs(
+            [prompts[number] for number in readable],
+            [answers[number] for number in readable],
+        )
+        log_p = reading.log_p(self.lm.model, list(pairs.values()))
+        means[readable] = log_p / lengths[readable]
         return means
 
 
@@ -225,11 +261,11 @@ class EndpointJudge:
 
     Args:
         url, model: the endpoint's base address, and the model's name there.
-        key: its secret; not in ``repr``, not in the cache, and removed from every error.
+        key: the secret; not in ``repr``, not in the cache, and removed from every error.
         cache: a folder of answers (``joblib.Memory``); None to keep none.
         timeout: seconds for one attempt.
-        retries: further attempts of the client after a failure that may pass.
-        concurrent: questions asked at the same time.
+        retries: further attempts of the client after a temporary failure.
+        concurrent: number of questions asked at the same time.
     """
 
     url: str
@@ -242,13 +278,15 @@ class EndpointJudge:
 
     @classmethod
     def from_environment(cls, **settings) -> "EndpointJudge":
-        """The judge that the three variables describe; ``settings`` are the other arguments."""
-        if missing := [name for name in VARIABLES if not os.environ.get(name)]:
+        """Make the judge of the three variables; ``settings`` are the other arguments."""
+        missing = [name for name in VARIABLES if not os.environ.get(name)]
+        if missing:
             raise ParameterError(
                 f"no judge is set up: expected {', '.join(missing)} in the environment. The offline"
-                " judge needs none"
+                " judge needs no variables"
             )
-        return cls(*(os.environ[name] for name in VARIABLES), **settings)
+        url, model, key = (os.environ[name] for name in VARIABLES)
+        return cls(url, model, key, **settings)
 
     def __post_init__(self):
         if not re.match(r"https?://([^/@]*@)?[\w.-]+(:\d+)?(/|$)", self.url):
@@ -257,53 +295,68 @@ class EndpointJudge:
             )
         if not (self.key.isascii() and self.key.isprintable()):
             raise ParameterError(
-                "expected the judge's key to be printable ASCII, since a header holds it, got other"
-                " characters (it is not shown)"
+                "expected the judge's key to be printable ASCII, because a header contains it, got"
+                " other characters (the key is not shown)"
             )
 
     @property
     def name(self) -> str:
+        """The model and its host, without the rest of the address."""
         return f"{self.model} at {urlsplit(self.url).hostname}"
 
     def ask(self, questions: Sequence[Question]) -> list[Answer]:
-        """One answer per question; those in the cache cost nothing."""
+        """Return one answer per question; cached answers cost nothing."""
         from openai import OpenAI
 
         client = OpenAI(
-            api_key=self.key, base_url=self.url, timeout=self.timeout, max_retries=self.retries
+            api_key=self.key,
+            base_url=self.url,
+            timeout=self.timeout,
+            max_retries=self.retries,
         )
-        kept = Memory(self.cache and str(self.cache), verbose=0).cache(_kept, ignore=["ask"])
-        distinct = list(dict.fromkeys(questions))
+        memory = Memory(self.cache and str(self.cache), verbose=0)
+        cached = memory.cache(_kept, ignore=["ask"])
+        distinct = list(dict.fromkeys(questions))  # in order
         with client, ThreadPoolExecutor(self.concurrent) as pool:
-            answers = pool.map(partial(self._answer, client, kept), distinct)
+            answers = pool.map(partial(self._answer, client, cached), distinct)
             by_question = dict(zip(distinct, answers, strict=True))
         return [by_question[question] for question in questions]
 
-    def _answer(self, client, kept: Callable, question: Question) -> Answer:
+    def _answer(self, client, cached: Callable, question: Question) -> Answer:
         from openai import OpenAIError
 
         messages = _messages(question)
-        digest = hashlib.sha256(json.dumps([self.url, self.model, messages]).encode()).hexdigest()
+        identity = json.dumps([self.url, self.model, messages])
+        digest = hashlib.sha256(identity.encode()).hexdigest()
+        ask = partial(self._asked, client, messages)
         try:
-            preference, tokens_in = kept(digest, partial(self._asked, client, messages))
-        except (OpenAIError, ValueError) as error:  # half a character cannot be sent
-            return Answer(math.nan, self._clean(f"{type(error).__name__}: {error}"))
-        return Answer(preference, None, tokens_in)
+            preference, tokens_in = cached(digest, ask)
+        except (OpenAIError, ValueError) as error:  # ValueError: half a character cannot be sent
+            message = self._clean(f"{type(error).__name__}: {error}")
+            return Answer(math.nan, error=message)
+        return Answer(preference, tokens_in=tokens_in)
 
     def _asked(self, client, messages: list[dict[str, str]]) -> tuple[float, int]:
-        """The preference, and tokens in; GaussMarkError for an answer that is none."""
+        """The preference and tokens in; GaussMarkError if the reply is not an answer."""
         reply = client.chat.completions.create(
-            model=self.model, messages=messages, temperature=0, max_tokens=4
+            model=self.model,
+            messages=messages,
+            temperature=0,
+            max_tokens=4,
         )
         try:
             preference = parse(reply.choices[0].message.content)
         except (AttributeError, IndexError, TypeError):
             raise GaussMarkError("expected a chat completion as JSON, got another answer") from None
-        return preference, reply.usage.prompt_tokens if reply.usage else 0
+        tokens_in = reply.usage.prompt_tokens if reply.usage else 0
+        return preference, tokens_in
 
     def _clean(self, text: str) -> str:
         """An error's text on one line, without the key, which a server may have sent back."""
-        return " ".join((text.replace(self.key, "•••") if self.key else text).split())[:300]
+        if self.key:
+            text = text.replace(self.key, "•••")
+        in_one_line = " ".join(text.split())
+        return in_one_line[:300]
 
 
 def _messages(question: Question) -> list[dict[str, str]]:
@@ -314,12 +367,15 @@ def _messages(question: Question) -> list[dict[str, str]]:
         "Your answer (A, B or T)": "",
     }
     text = "\n\n".join(f"# {heading}\n{content}" for heading, content in parts.items())
-    return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": text}]
+    return [
+        {"role": "system", "content": INSTRUCTIONS},
+        {"role": "user", "content": text},
+    ]
 
 
 def parse(text: str) -> float:
-    """The preference in a judge's reply: one letter, perhaps in quotes or brackets or with a full
-    stop; GaussMarkError for anything else.
+    """Return the preference in a judge's reply: a letter, perhaps in quotes or brackets or with a
+    full stop. GaussMarkError for anything else.
 
     >>> parse(" (A)."), parse("T")
     (1.0, 0.5)
@@ -330,6 +386,7 @@ def parse(text: str) -> float:
     return PREFERENCE[match[1]]
 
 
+# joblib finds an answer by this function's name and the digest: a new name empties the cache
 def _kept(digest: str, ask: Callable[[], tuple]) -> tuple:
-    """What joblib keeps under the digest; a failure raises, and is not kept."""
+    """The answer that joblib caches under the digest. A failure raises, and is not cached."""
     return ask()

@@ -1,12 +1,13 @@
 """Edits that need a model: they change the words, as a paraphraser does.
 
-* Resampling: the language model itself draws spans of the text anew. Where this module is
-  imported, ``corrupt.named`` knows it, as ``resample spans``.
-* Translation there and back, which leaves readable text: by Apertium's rules, which Debian packages
-  and which need no network (``apertium``), or by Marian models from a hub (``marian``), as in the
-  paper (Sec. "robust": English to French and back, opus-mt-tc-big).
+* Resampling: the language model itself draws spans of the text again. Once this module is imported,
+  ``corrupt.named`` knows this edit as ``resample spans``.
+* Translation there and back, which leaves readable text. It uses Apertium's rules, a Debian package
+  that needs no network (``apertium``), or Marian models from a hub (``marian``), as in the paper
+  (Sec. "robust": English to French and back, opus-mt-tc-big).
 """
 
+import math
 from functools import partial
 
 import torch
@@ -22,27 +23,30 @@ from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench.rewrite import apertium, marian
 
 Translator = apertium.Apertium | marian.Marian  # of one direction, with ``name`` and ``batch``
-# Added to a resampling's seed: the random numbers that wrote a text would draw the same tokens
+# Added to the seed of a resampling: the random numbers that wrote a text would draw the same tokens
 # again. NumPy pads (seed, row) with zeros, so that a smaller number is the row of another text.
 _FRESH = 1 << 96
-_ON_CPU, _ON_GPU = 64, 512  # texts that are resampled at a time
+# texts that are resampled at a time
+_ON_CPU = 64
+_ON_GPU = 512
 
 
 def translator(source: str, target: str, *, device: str | None = None) -> Translator:
-    """Apertium for ``translator("en", "es")`` and the other directions of ``apertium.DIRECTIONS``;
-    a Marian model, on this device, for those of ``marian.PAIRS``.
+    """Return Apertium for the directions of ``apertium.DIRECTIONS``, such as
+    ``translator("en", "es")``, and a Marian model on this device for ``marian.PAIRS``.
 
-    Raises InvalidModelError for other languages, if Apertium is not installed, or if a model cannot
-    be had.
+    Raise InvalidModelError for other languages, if Apertium is not installed, or if a model cannot
+    be loaded.
     """
     pair = (source, target)
     if pair in list(apertium.DIRECTIONS):  # compared, not hashed: they may be anything
         return apertium.load(source, target)
     if pair in list(marian.PAIRS):
         return marian.load(source, target, device=device)
-    known = ", ".join(f"{a}→{b}" for a, b in [*apertium.DIRECTIONS, *marian.PAIRS])
+    directions = [*apertium.DIRECTIONS, *marian.PAIRS]
+    in_words = ", ".join(f"{language}→{other}" for language, other in directions)
     raise InvalidModelError(
-        f"translator: expected one of {known}, got {errors.shown(source)} →"
+        f"translator: expected one of {in_words}, got {errors.shown(source)} →"
         f" {errors.shown(target)}; add a direction to apertium.DIRECTIONS, or a model to"
         " marian.PAIRS"
     )
@@ -51,40 +55,47 @@ def translator(source: str, target: str, *, device: str | None = None) -> Transl
 def round_trip(
     lm: models.LM, responses: Texts, there: Translator, back: Translator
 ) -> list[list[int]]:
-    """The ids of each text after translation there and back, without a start token.
+    """Return the ids of each text after translation there and back, without a start token.
 
-    Raises GaussMarkError if nothing is left of a text.
+    Raise GaussMarkError if a translation is empty.
     """
     originals = [lm.decode(list(ids)) for ids in responses]
-    again = [lm.encode(text) for text in back.batch(there.batch(originals))]
-    if not all(again):
+    abroad = there.batch(originals)
+    returned = back.batch(abroad)
+    ids_of_returned = [lm.encode(text) for text in returned]
+    if not all(ids_of_returned):
         raise GaussMarkError(
-            f"expected a text after translation by {there.name} and {back.name}, got an empty one;"
-            " nothing is left to score"
+            f"expected a text after translation by {there.name} and {back.name}, got an empty text,"
+            " which has no score"
         )
-    return again
+    return ids_of_returned
 
 
 def translation(lm: models.LM, there: Translator, back: Translator) -> Change:
-    """The round trip as a corruption, done in full at every fraction above 0. It is not registered,
-    since it needs a translator.
+    """Return the round trip as a corruption, which translates whole texts at every fraction above
+    0. It is not registered, because it needs a translator.
     """
 
     def change(prompts: Texts, responses: Texts, fraction: float, seed: int) -> Pairs:
-        if not fraction:
-            return [list(ids) for ids in prompts], [list(ids) for ids in responses]
-        return [list(ids) for ids in prompts], round_trip(lm, responses, there, back)
+        copied_prompts = [list(ids) for ids in prompts]
+        if fraction == 0:
+            return copied_prompts, [list(ids) for ids in responses]
+        return copied_prompts, round_trip(lm, responses, there, back)
 
     return change
 
 
 def round_trips(lm: models.LM) -> dict[str, Change]:
-    """The round trip that this machine can do, by its name: through Spanish if Apertium is
-    installed, or else through French by Marian models, which need a hub.
+    """Return the round trip that this machine can do, by its name: through Spanish if Apertium is
+    installed, otherwise through French by Marian models, which need a hub.
     """
-    language = "es" if apertium.is_installed() else "fr"
-    name = {"es": "round trip by Spanish", "fr": "round trip by French"}[language]
-    there, back = translator("en", language), translator(language, "en")
+    language = "fr"
+    name = "round trip by French"
+    if apertium.is_installed():
+        language = "es"
+        name = "round trip by Spanish"
+    there = translator("en", language)
+    back = translator(language, "en")
     return {name: translation(lm, there, back)}
 
 
@@ -105,43 +116,58 @@ def resample(
     span: int = 8,
     seed: int = 0,
 ) -> list[list[int]]:
-    """Each response with ⌊f·T⌉ of its tokens drawn anew from p_θ(· | x, all before it), in spans of
-    consecutive tokens (the last one drawn may be shorter), as a paraphraser would.
+    """Return each response with ⌊f·T⌉ of its tokens drawn again from p_θ(· | x, all tokens before),
+    in spans of consecutive tokens, as a paraphraser would. The last span may be shorter.
 
-    The model may draw the token that was there. Its tokenizer must be that of the model that wrote.
+    The model may draw the same token again. It must have the tokenizer of the model that wrote the
+    texts.
     """
     ids, mask = blocks.padded(responses, "right", model.device)
-    kept = mask.bool()  # (texts, positions)
-    for i, row in enumerate(kept):
-        row[spans(len(responses[i]), fraction, span, corrupt.generator(seed, i))] = False
-    out = list(responses)
-    for n in sorted({len(ids) for ids in responses}):  # those of one length fit their context
-        rows = [i for i, response in enumerate(responses) if len(response) == n]
-        before, process = [prompts[i] for i in rows], partial(_keeping, ids[rows], kept[rows])
-        settings = {"seed": seed + _FRESH, "rows": rows, "processor": process}
-        settings["batch_size"] = _ON_GPU if model.device.type == "cuda" else _ON_CPU
-        drawn = generate.sample(model, before, n, **settings)
-        for i, text in zip(rows, drawn, strict=True):
-            out[i] = text
-    return out
+    is_kept = mask.bool()  # (texts, positions)
+    for row, response in enumerate(responses):
+        rng = corrupt.generator(seed, row)
+        is_kept[row, spans(len(response), fraction, span, rng)] = False
+
+    changed = list(responses)
+    # texts of one length at a time, so that each fits into its context
+    for length in sorted({len(response) for response in responses}):
+        rows = [row for row, response in enumerate(responses) if len(response) == length]
+        drawn = generate.sample(
+            model,
+            [prompts[row] for row in rows],
+            length,
+            seed=seed + _FRESH,
+            rows=rows,
+            processor=partial(_keeping, ids[rows], is_kept[rows]),
+            batch_size=_ON_GPU if model.device.type == "cuda" else _ON_CPU,
+        )
+        for row, text in zip(rows, drawn, strict=True):
+            changed[row] = text
+    return changed
 
 
 def spans(n_tokens: int, fraction: float, span: int, rng: torch.Generator) -> list[int]:
-    """⌊f·T⌉ of T positions, as spans of a grid in random order; of the last span its beginning."""
-    starts = torch.randperm(-(-n_tokens // span), generator=rng).tolist()
-    places = [i for start in starts for i in range(n_tokens)[start * span :][:span]]
-    return places[: corrupt.count(n_tokens, fraction)]
+    """Choose ⌊f·T⌉ of T positions: spans of a grid in random order, the last span perhaps cut."""
+    n_spans = math.ceil(n_tokens / span)
+    positions = []
+    for number in torch.randperm(n_spans, generator=rng).tolist():
+        start = number * span
+        positions += range(start, min(start + span, n_tokens))
+    return positions[: corrupt.count(n_tokens, fraction)]
 
 
 def _keeping(
-    ids: Int[Tensor, "texts positions"], kept: Bool[Tensor, "texts positions"], batch: slice
+    ids: Int[Tensor, "texts positions"], is_kept: Bool[Tensor, "texts positions"], batch: slice
 ) -> generate.Processor:
     """A processor of a batch's logits that leaves no choice at the positions that are kept."""
-    positions = zip(ids[batch].T[..., None], kept[batch].T[..., None], strict=True)
+    # step by step, each (texts, 1)
+    tokens_by_step = ids[batch].T[..., None]
+    is_kept_by_step = is_kept[batch].T[..., None]
+    steps = zip(tokens_by_step, is_kept_by_step, strict=True)
 
     def process(_: Tensor, logits: Tensor) -> Tensor:
-        token, is_kept = next(positions)  # both (texts, 1)
-        only = torch.full_like(logits, -torch.inf).scatter(-1, token, 0.0)
-        return torch.where(is_kept, only, logits)
+        token, is_kept_here = next(steps)
+        without_choice = torch.full_like(logits, -torch.inf).scatter(-1, token, 0.0)
+        return torch.where(is_kept_here, without_choice, logits)
 
     return process

@@ -1,9 +1,10 @@
-"""Translation by Apertium's rules: a program that Debian packages, with no network and no GPU.
+"""Translation by Apertium's rules: a program in Debian's packages that needs no network and no GPU.
 
 A batch of texts goes through one process. Apertium reads its own stream format from standard input
 and answers after every null character, so null characters separate the texts. In that format, white
 space that must stay as it is stands in brackets, and a backslash stands before each character that
-has a meaning. An answer that does not end as its text did is refused, since texts may be mixed up.
+has a meaning. An answer that does not end as its text did is refused, because texts may be mixed
+up.
 """
 
 import os
@@ -48,9 +49,7 @@ class Apertium:
         return f"{PROGRAM} {self.direction}"
 
     def batch(self, texts: Sequence[str]) -> list[str]:
-        """The translation of each text, in their order, by one process. Words that it does not know
-        stay as they are.
-        """
+        """Translate texts by one process, in their order. Unknown words stay as they are."""
         # -u: no marks at unknown words; -z: an answer after each null character
         options = ["-u", "-z", "-f", "none", self.direction]
         stdin = "".join(to_stream(text) + END + NULL for text in texts)
@@ -66,13 +65,13 @@ class Apertium:
 
 
 def is_installed() -> bool:
-    """Whether the program is on the PATH."""
+    """Return whether the program is on the PATH."""
     return shutil.which(PROGRAM) is not None
 
 
 def load(source: str, target: str) -> Apertium:
-    """The direction of ``DIRECTIONS`` for two languages. InvalidModelError if the program or the
-    direction is not installed.
+    """Return the direction of ``DIRECTIONS`` for two languages. InvalidModelError if the program or
+    the direction is not installed.
     """
     direction, package = DIRECTIONS[source, target]
     if not is_installed():
@@ -88,7 +87,7 @@ def load(source: str, target: str) -> Apertium:
 
 
 def to_stream(text: str) -> str:
-    """A text in Apertium's stream format.
+    """Write a text in Apertium's stream format.
 
     >>> to_stream("Note [1]:\\n  a < b")
     'Note \\\\[1\\\\]:[\\n  ]a \\\\< b'
@@ -98,7 +97,7 @@ def to_stream(text: str) -> str:
 
 
 def from_stream(stream: str) -> str:
-    """The text again: without brackets that stand alone, and without backslashes."""
+    """Return the text of a stream: without unescaped brackets, and without backslashes."""
     return _ESCAPED.sub(lambda found: found[1] or "", stream)
 
 

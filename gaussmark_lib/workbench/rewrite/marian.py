@@ -37,20 +37,20 @@ class Marian:
     name: str
 
     def __call__(self, text: str, *, batch_size: int = 16) -> str:
-        """The translation, sentence by sentence; white space between sentences stays as it is."""
+        """Translate sentence by sentence; white space between sentences stays as it is."""
         pieces = self.pieces(text)
-        wanted = [i for i, piece in enumerate(pieces) if piece.strip()]
-        for start in range(0, len(wanted), batch_size):
-            batch = wanted[start : start + batch_size]
-            originals = [pieces[i].strip() for i in batch]
-            for i, original, translated in zip(
-                batch, originals, self._translated(originals), strict=True
-            ):
-                pieces[i] = pieces[i].replace(original, translated.strip())
+        not_empty = [number for number, piece in enumerate(pieces) if piece.strip()]
+        for start in range(0, len(not_empty), batch_size):
+            batch = not_empty[start : start + batch_size]
+            originals = [pieces[number].strip() for number in batch]
+            translations = self._translated(originals)
+            for number, original, translated in zip(batch, originals, translations, strict=True):
+                # only the words change: the white space around them stays
+                pieces[number] = pieces[number].replace(original, translated.strip())
         return "".join(pieces)
 
     def batch(self, texts: Sequence[str]) -> list[str]:
-        """The translation of each text."""
+        """Translate each text."""
         return [self(text) for text in texts]
 
     @property
@@ -59,23 +59,27 @@ class Marian:
         return min(self.model.config.max_position_embeddings, self.tokenizer.model_max_length)
 
     def pieces(self, text: str) -> list[str]:
-        """The text cut at sentence ends and newlines; a sentence too long for the model also at
-        spaces. Joined, the pieces are the text.
+        """Cut the text at sentence ends and newlines, and a sentence that is too long for the model
+        also at spaces. Joined, the pieces are the text.
         """
         return [part for sentence in sentences(text) for part in self._fitting(sentence)]
 
     def _fitting(self, sentence: str) -> list[str]:
-        if len(self.tokenizer(sentence.strip(), verbose=False).input_ids) <= self.n_tokens:
+        """A sentence in pieces that the model can read."""
+        ids = self.tokenizer(sentence.strip(), verbose=False).input_ids
+        if len(ids) <= self.n_tokens:
             return [sentence]
         words = re.findall(r"\s*\S+\s*$|\s*\S+", sentence)
-        parts = words if len(words) > 1 else sentence
+        parts = words if len(words) > 1 else sentence  # a long word is cut between characters
         if len(parts) == 1:
             raise GaussMarkError(
                 f"expected text that {self.name} can read, got {sentence!r}, more than its"
                 f" {self.n_tokens} tokens"
             )
         half = len(parts) // 2
-        return self._fitting("".join(parts[:half])) + self._fitting("".join(parts[half:]))
+        first_half = "".join(parts[:half])
+        second_half = "".join(parts[half:])
+        return self._fitting(first_half) + self._fitting(second_half)
 
     @torch.no_grad()
     def _translated(self, sentences: list[str]) -> list[str]:
@@ -86,7 +90,7 @@ class Marian:
 
 
 def sentences(text: str) -> list[str]:
-    """The text cut after sentence ends and newlines; joined, the pieces are the text again.
+    """Cut a text after sentence ends and newlines. Joined, the pieces are the text again.
 
     >>> sentences('He left. "Why?" Nobody knew,\\nin 3.5 years.')
     ['He left.', ' "Why?"', ' Nobody knew,\\n', 'in 3.5 years.']
@@ -95,7 +99,7 @@ def sentences(text: str) -> list[str]:
 
 
 def load(source: str, target: str, *, device: str | None = None) -> Marian:
-    """The model of ``PAIRS`` for two languages. InvalidModelError without a network, or if the
+    """Load the model of ``PAIRS`` for two languages. InvalidModelError without a network, or if the
     tokenizer's packages are not installed.
     """
     name = PAIRS[source, target]

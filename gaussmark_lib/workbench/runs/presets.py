@@ -34,6 +34,7 @@ def read(name: str | Path, kind: str = "preset") -> dict[str, Any]:
         raise ParameterError(f"no {kind} is called {shown(str(name))}; {near}")
     try:
         with path.open(encoding="utf-8") as file:
+            # one character more than is allowed, so that ``yaml`` refuses a longer file
             values = yaml(file.read(MOST_CHARACTERS + 1))
     except (OSError, ValueError) as error:
         raise ParameterError(f"the {kind} {path} cannot be read: {error}") from None
@@ -92,7 +93,7 @@ def comparable(model: str, quantity: str, scheme: str) -> "pd.DataFrame":
     import pandas as pd  # which the command line need not wait for
 
     models = yaml(PAPER.read_text(encoding="utf-8"))["models"]  # by hub id
-    hub_ids = [model] if model in models else list(models)
+    hub_ids = [model] if model in models else list(models)  # all, if the paper has another model
     rows = []
     for hub_id in hub_ids:
         name = hub_id.split("/")[-1]

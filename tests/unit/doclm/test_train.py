@@ -100,7 +100,9 @@ def test_checkpoints_of_another_recipe_are_refused_and_a_failed_save_leaves_the_
 ):
     path = tmp_path / "run.pt"
     run(checkpoint=path)
-    with pytest.raises(ParameterError, match=r"run\.pt holds a run of another recipe.*remove it"):
+    with pytest.raises(
+        ParameterError, match=r"run\.pt holds a run of another recipe.*remove the file"
+    ):
         run(dataclasses.replace(RECIPE, seed=1), checkpoint=path)
     before = path.read_bytes()
 

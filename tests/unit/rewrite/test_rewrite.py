@@ -137,7 +137,7 @@ def test_bad_input_is_named(monkeypatch):
         rewrite.translator("en", "fr")
     monkeypatch.setattr(marian.Marian, "_translated", lambda self, texts: ["" for _ in texts])
     lm = tiny_lm.build()
-    with pytest.raises(GaussMarkError, match="got an empty one"):
+    with pytest.raises(GaussMarkError, match="got an empty text"):
         rewrite.round_trip(lm, [lm.encode("Text.")], tiny_marian(), tiny_marian())
 
 
