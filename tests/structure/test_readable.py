@@ -20,20 +20,18 @@ from gaussmark_lib.files import EXPERIMENTS, ROOT
 LIBRARY = ROOT / "gaussmark_lib"
 MEASURED = (LIBRARY, EXPERIMENTS)
 
-# Ratchets. The goals are 8.8 tokens per line, 2% packed assignments, 1.5% pro-form names, and 6
-# comments per 100 lines.
-MOST_TOKENS_PER_LINE = 9.80
-MOST_PACKED = 0.0573
-MOST_PROFORMS = 0.0448
-FEWEST_COMMENTS = 3.7
 # Budgets.
+MOST_TOKENS_PER_LINE = 8.8
+MOST_PACKED = 0.02
+MOST_PROFORMS = 0.015
+FEWEST_COMMENTS = 6.0
 LONGEST_FUNCTION = 60  # lines of its body, without its docstring
 WIDEST_LINE = 100
 
 # Lines of Python. The goals of the design notes were 3,600, 17,500 and 24,000, and were set before
 # GGUF files, llama.cpp, promises and the protocol came in, and before packed statements were
 # unpacked, which takes more lines. No docstring and no example is cut to save lines.
-MOST_LINES = {"core": 4_400, "library": 23_600, "tests": 26_500}
+MOST_LINES = {"core": 4_450, "library": 24_400, "tests": 26_500}
 
 MOST_PARAMETERS = 10  # of a public function
 # Ratchet: functions with more, and how many. ``score`` and ``sample`` may stay.
