@@ -1,15 +1,14 @@
-"""Checks every call in ``gaussmark_lib`` against its signature, array shapes included, for the
-whole test run; but of functions within functions, which are made anew at each call.
+"""Check every call in ``gaussmark_lib`` against its signature, array shapes included, in the whole
+test run. Functions within functions are not checked, because they are made again at each call.
 
 pytest's addopts name :func:`checked` as what jaxtyping's import hook puts on each function and
-dataclass. As in Python's own numeric tower, an int is a float, and a NumPy scalar is what it looks
-like: an int, a float, an array without dimensions. ``Self`` is not looked at, since a method alone
-does not know its class.
+dataclass. As in Python's own numeric tower, an int is a float, and a NumPy scalar counts as an int,
+a float, or an array without dimensions. ``Self`` is not checked, because a method alone does not
+know its class.
 
-jaxtyping's own wrapper looks at the arguments twice, once before the call and once with what it
-returns, and binds them by name first: a third of the suite's time. :func:`once` looks once:
-beartype's check around the call, within jaxtyping's memory of what each letter of a shape stands
-for.
+jaxtyping's own wrapper checks the arguments twice, before the call and together with the result,
+and binds them by name first: a third of the suite's time. :func:`once` checks them only once, by
+beartype's check around the call, with jaxtyping's memory of the size of each letter of a shape.
 """
 
 import functools
@@ -35,14 +34,15 @@ _of_jaxtyping = jaxtyping.jaxtyped
 
 
 def once(fn=None, *, typechecker):
-    """In place of ``jaxtyping.jaxtyped``, for plain functions."""
+    """Take the place of ``jaxtyping.jaxtyped`` for plain functions."""
     if fn is None:
         return functools.partial(once, typechecker=typechecker)
     if not inspect.isfunction(fn) or inspect.isgeneratorfunction(fn):
         return _of_jaxtyping(fn, typechecker=typechecker)
-    if "<locals>" in fn.__qualname__:  # to compile its check at each call took a tenth of all time
+    if "<locals>" in fn.__qualname__:  # compiling its check at each call took a tenth of all time
         return fn
-    with_check = None  # made at the first call: a worker calls few of the functions that it imports
+    # made at the first call, because a worker calls few of the functions that it imports
+    with_check = None
 
     @functools.wraps(fn)
     def call(*args, **kwargs):

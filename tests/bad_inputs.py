@@ -17,12 +17,16 @@ from gaussmark_lib.beyond import joint, schemes, tracing
 from gaussmark_lib.keys import Key
 from gaussmark_lib.weights import Watermark
 
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 LM = tiny_lm.build()
 MODEL = LM.model
-WM, KEY = Watermark(tiny_lm.WEIGHT, 0.05), Key.from_seed(0)
-SECRET = bytes.fromhex("0f1e2d3c4b5a69788796a5b4c3d2e1f0")  # one that was given in place of its key
-X, Y = [[5, 6, 7], [8]], [[9, 10, 11, 12, 13, 14], [15, 16, 17, 18, 19, 20]]
+WM = Watermark(tiny_lm.WEIGHT, 0.05)
+KEY = Key.from_seed(0)
+SECRET = bytes.fromhex("0f1e2d3c4b5a69788796a5b4c3d2e1f0")  # given instead of its key
+# prompts and responses
+X = [[5, 6, 7], [8]]
+Y = [[9, 10, 11, 12, 13, 14], [15, 16, 17, 18, 19, 20]]
 
 # What is wrong with each kind of thing: values out of range, and nearly right ones of another type.
 BAD: dict[str, list] = {
@@ -68,7 +72,7 @@ class Door(NamedTuple):
         ]
 
     def call(self, **bad: Any) -> None:
-        """Calls it to the end: a context manager is entered and left, an iterator is read."""
+        """Call the function to the end: enter and leave a context manager, read an iterator."""
         result = self.function(**self.good | bad)
         if isinstance(result, AbstractContextManager):
             with result:
@@ -78,7 +82,7 @@ class Door(NamedTuple):
 
 
 def doors(folder: Path) -> dict[str, Door]:
-    """Every function that checks what it is given, by its name. ``folder`` is for files."""
+    """Return every function that checks its arguments, by its name. ``folder`` is for files."""
     jsonl = folder / "texts.jsonl"
     jsonl.write_text('{"text": "one text that is long enough"}\n{"text": "another of them"}\n')
     marked = {"model": MODEL, "wm": WM, "key": KEY}

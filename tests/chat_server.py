@@ -1,5 +1,5 @@
-"""A local stand-in for an OpenAI-compatible server: it speaks the chat protocol, remembers what it
-was asked, and misbehaves on demand.
+"""A local substitute for an OpenAI-compatible server: it speaks the chat protocol, remembers its
+requests, and misbehaves on demand.
 """
 
 import json
@@ -14,7 +14,7 @@ USAGE = {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101}
 
 
 class ChatServer:
-    """``answer(question text, attempt)`` gives what to send."""
+    """A server that sends ``answer(question text, attempt)``."""
 
     def __init__(self, answer: Callable[[str, int], Answer]):
         self.answer = answer
@@ -24,6 +24,7 @@ class ChatServer:
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
+    # a handler has its own ``self``
     def _handler(server) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
@@ -32,9 +33,11 @@ class ChatServer:
                 with server._lock:
                     server.requests.append(body | {"path": self.path})
                     server.headers.append({k.lower(): v for k, v in self.headers.items()})
-                    asked = [request["messages"][-1]["content"] for request in server.requests]
-                status, headers, content = _complete(server.answer(text, asked.count(text)))
-                with suppress(BrokenPipeError, ConnectionResetError):  # the client had enough
+                    texts = [request["messages"][-1]["content"] for request in server.requests]
+                attempt = texts.count(text)
+                status, headers, content = _complete(server.answer(text, attempt))
+                # a client that has timed out closes the connection
+                with suppress(BrokenPipeError, ConnectionResetError):
                     self.send_response(status)
                     usual = {"Content-Type": "application/json", "Content-Length": len(content)}
                     for name, value in (usual | headers).items():
@@ -65,5 +68,12 @@ def _complete(answer: Answer) -> tuple[int, dict[str, str], bytes]:
         return status, headers, body.encode()
     message = {"role": "assistant", "content": answer}
     choice = {"index": 0, "finish_reason": "stop", "message": message}
-    about = {"id": "x", "object": "chat.completion", "created": 0, "model": "stand-in"}
-    return 200, {}, json.dumps(about | {"choices": [choice], "usage": USAGE}).encode()
+    completion = {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "stand-in",
+        "choices": [choice],
+        "usage": USAGE,
+    }
+    return 200, {}, json.dumps(completion).encode()

@@ -1,5 +1,5 @@
-"""What the tests of the command line share: call it as a shell would, and write the .jsonl files
-that it reads.
+"""Helpers for tests of the command line: call it as a shell would, and write the .jsonl files that
+it reads.
 """
 
 import io
@@ -10,12 +10,14 @@ from gaussmark_lib.workbench import cli
 
 
 def answer(capsys, *words: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of ``gaussmark WORDS``."""
-    return cli.main(words), *capsys.readouterr()
+    """Return exit code, standard output and standard error of ``gaussmark WORDS``."""
+    code = cli.main(words)
+    out, err = capsys.readouterr()
+    return code, out, err
 
 
 def rows(capsys, *words: str) -> tuple[int, list[dict], str]:
-    """The same of a command that prints JSON lines."""
+    """Return exit code, rows and standard error of a command that prints JSON lines."""
     code, out, err = answer(capsys, *words, "--json")
     return code, [json.loads(line) for line in out.splitlines()], err
 
@@ -27,11 +29,12 @@ class Terminal(io.StringIO):
         return True
 
     def screen(self) -> list[str]:
-        """What stands on it: behind a carriage return a line is written over."""
+        """Return the visible lines. Text after a carriage return overwrites its line."""
         shown = []
         for line in self.getvalue().split("\n"):
-            cells: list[str] = []
+            cells: list[str] = []  # a character each
             for part in line.split("\r"):
+                # a shorter part leaves the end of the line as it is
                 cells[: len(part)] = part
             shown.append("".join(cells).rstrip())
         return shown
@@ -40,7 +43,7 @@ class Terminal(io.StringIO):
 def lines(
     path: Path, values: list[str], broken: dict[int, bytes] | None = None, field: str = "text"
 ) -> str:
-    """A .jsonl file with a row for each value, and broken lines at these numbers."""
+    """Write a .jsonl file with a row for each value, and with broken lines at these numbers."""
     content = [json.dumps({field: value}).encode() for value in values]
     for number, row in (broken or {}).items():
         content[number - 1] = row

@@ -1,5 +1,5 @@
-"""For all tests: one thread per worker, what stays together on one, no network, records, caches
-and a home of their own, the same examples from hypothesis, a real browser where asked for.
+"""For all tests: one thread per worker, tests that stay together on a worker, no network, their own
+records, caches and home, repeatable examples of hypothesis, and a real browser if a test needs it.
 """
 
 import atexit
@@ -13,9 +13,8 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores; kernels inherit it
-if (
-    "torch" in sys.modules
-):  # by a plugin, before this file: its threads would not live on in a test's forked process
+# if a plugin imported torch before this file: its threads would not survive in a forked process
+if "torch" in sys.modules:
     sys.modules["torch"].set_num_threads(1)
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it warns after a fork otherwise
@@ -27,19 +26,21 @@ os.environ["PYTHONPATH"] = os.pathsep.join(_checkout)
 
 
 def _own_folders() -> None:
-    """Nothing of the user's is read or written; workers and kernels inherit these folders."""
-    own = Path(tempfile.mkdtemp(prefix="gaussmark-tests-"))
-    atexit.register(shutil.rmtree, own, ignore_errors=True)
-    for corpus in (Path(__file__).parent.parent / "data" / "cache").glob("docs-*.parquet"):
-        (own / "cache").mkdir(exist_ok=True)  # it takes a minute to read, and depends on nothing
-        (own / "cache" / corpus.name).symlink_to(corpus.resolve())
+    """Read and write no file of the user; workers and kernels inherit these folders."""
+    home = Path(tempfile.mkdtemp(prefix="gaussmark-tests-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    cache = home / "cache"
+    # the corpus takes a minute to read, and depends only on installed packages
+    for corpus in (ROOT / "data" / "cache").glob("docs-*.parquet"):
+        cache.mkdir(exist_ok=True)
+        (cache / corpus.name).symlink_to(corpus.resolve())
     for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         os.environ.pop(name, None)
     os.environ.setdefault("GIT_CONFIG_GLOBAL", str(Path.home() / ".gitconfig"))  # whom git trusts
     os.environ |= {
-        "HOME": str(own),
-        "GAUSSMARK_RUNS": str(own / "runs"),
-        "GAUSSMARK_CACHE": str(own / "cache"),
+        "HOME": str(home),
+        "GAUSSMARK_RUNS": str(home / "runs"),
+        "GAUSSMARK_CACHE": str(cache),
     }
 
 
@@ -58,34 +59,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With ``--dist loadfile`` a file stays on one worker, and so does a notebook of nbval. Cases
     marked ``spread`` get a file name of their own.
 
-    Notebooks begin: a long one that began last would keep one core busy while the other has nothing
-    left to do.
+    Notebooks begin: a long notebook that began last would keep one core busy while the other is
+    idle.
     """
     for item in items:
         if item.get_closest_marker("browser"):  # a server and a browser take a minute
             item.add_marker("slow")
-    items.sort(
-        key=lambda item: not (item.path.suffix == ".ipynb" or item.get_closest_marker("spread"))
-    )
+    items.sort(key=lambda item: not _begins(item))  # False sorts first
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
     for item in items:
-        if "PYTEST_XDIST_WORKER" in os.environ and item.get_closest_marker("spread"):
-            file, _, rest = item.nodeid.partition("::")
-            item._nodeid = f"{file} {item.name}::{rest}"
+        if item.get_closest_marker("spread"):
+            file, _, test_name = item.nodeid.partition("::")
+            item._nodeid = f"{file} {item.name}::{test_name}"
+
+
+def _begins(item: pytest.Item) -> bool:
+    return item.path.suffix == ".ipynb" or bool(item.get_closest_marker("spread"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("browser") and not CHROMIUM:
-        missing = "needs Debian's package chromium"
-        (
-            pytest.fail(missing)
-            if os.environ.get("GAUSSMARK_REQUIRE_BROWSER")
-            else pytest.skip(missing)
-        )
+    if CHROMIUM or not item.get_closest_marker("browser"):
+        return
+    missing = "needs Debian's package chromium"
+    if os.environ.get("GAUSSMARK_REQUIRE_BROWSER"):
+        pytest.fail(missing)
+    pytest.skip(missing)
 
 
 @pytest.fixture(scope="session")
 def browser():
-    """A headless Chromium with a profile of its own, as a Playwright browser."""
+    """A headless Chromium with its own profile, as a Playwright browser."""
     from playwright.sync_api import sync_playwright
 
     quiet = [
@@ -106,7 +110,7 @@ def browser():
 
 @pytest.fixture
 def model():
-    """A tiny random Llama of its own for each test."""
+    """A new tiny random Llama for each test."""
     import tiny_models
 
     return tiny_models.build("llama")
@@ -114,7 +118,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def lm():
-    """A tiny model with its tokenizer, one for a file."""
+    """A tiny model with its tokenizer, shared by the tests of a file."""
     import tiny_lm
 
     return tiny_lm.build()
@@ -136,8 +140,8 @@ def key():
 
 @pytest.fixture
 def wrong_types(monkeypatch):
-    """Signatures are not checked: what the library itself answers to a value of another type than
-    its signature has.
+    """Signatures are not checked, so that a test sees how the library itself answers to a value of
+    the wrong type.
     """
     import jaxtyping
 
@@ -146,18 +150,19 @@ def wrong_types(monkeypatch):
 
 @pytest.fixture
 def typed(tmp_path):
-    """Puts bytes on standard input, where a terminal would."""
-    kept = os.dup(0)
+    """Puts bytes on standard input, as a terminal would."""
+    usual_stdin = os.dup(0)
+    path = tmp_path / "typed"
 
     def put(content: bytes) -> None:
-        (tmp_path / "typed").write_bytes(content)
-        handle = os.open(tmp_path / "typed", os.O_RDONLY)
+        path.write_bytes(content)
+        handle = os.open(path, os.O_RDONLY)
         os.dup2(handle, 0)
         os.close(handle)
 
     yield put
-    os.dup2(kept, 0)
-    os.close(kept)
+    os.dup2(usual_stdin, 0)
+    os.close(usual_stdin)
 
 
 @pytest.fixture(scope="module")
@@ -167,11 +172,11 @@ def no_table_of_selfhash():
     """
     import torch
 
-    draw = torch.randperm
+    usual_randperm = torch.randperm
+
+    def randperm(n, **options):
+        return torch.empty(0) if n == 1_000_003 else usual_randperm(n, **options)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            torch,
-            "randperm",
-            lambda n, **options: torch.empty(0) if n == 1_000_003 else draw(n, **options),
-        )
+        patch.setattr(torch, "randperm", randperm)
         yield

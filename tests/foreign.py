@@ -1,14 +1,13 @@
-"""Do the notebooks run on models that are not ours? Three small ones of other architectures, each
-with a tokenizer of its own, are trained on the corpus, and every notebook runs on each with its
-defaults.
+"""Do the notebooks run on other models? Three small models of other architectures, each with its
+own tokenizer, are trained on the corpus, and every notebook runs on each with its defaults.
 
     python tests/foreign.py FOLDER                     all three, all notebooks
     python tests/foreign.py FOLDER gpt2 03 17          one model, two notebooks
     python tests/foreign.py FOLDER small               sizes of notebooks/test_other_parameters.py
 
-Models and records stay in FOLDER: a second call trains nothing anew, and goes on. No test reads the
-sentences in these records: is each true of this model? pytest does not collect this script. It
-takes many minutes of a core per model.
+Models and records stay in FOLDER: a second call trains nothing again, and continues. No test reads
+the sentences in these records, so read them: is each true of this model? pytest does not collect
+this script. It takes many minutes of a core per model.
 """
 
 import sys
@@ -38,23 +37,33 @@ VOCABULARIES = {"gpt2": 3000, "qwen2": 3500, "mistral": 2500}
 SMALL = "small"
 # Values that name its matrices, or need its last block's.
 OF_DOCLM = {"weight", "exchange_weights", "others", "model_dtype", "null_schemes"}
-ITS_OWN = {"20_train_doclm", "16_theory_in_full"}  # these use no model of somebody else
+WITHOUT_MODEL = {"20_train_doclm", "16_theory_in_full"}  # notebooks that load no other model
 
 
 def untrained(name: str) -> PreTrainedModel:
-    r, vocabulary = RECIPE, VOCABULARIES[name]
-    common = {"vocab_size": vocabulary, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    common = {
+        "vocab_size": VOCABULARIES[name],
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 0,
+    }
     torch.manual_seed(0)
     if name == "gpt2":
-        sizes = {"n_embd": r.hidden, "n_layer": r.blocks, "n_head": r.heads}
-        return GPT2LMHeadModel(GPT2Config(n_positions=r.context, **sizes, **common))
+        config = GPT2Config(
+            n_positions=RECIPE.context,
+            n_embd=RECIPE.hidden,
+            n_layer=RECIPE.blocks,
+            n_head=RECIPE.heads,
+            **common,
+        )
+        return GPT2LMHeadModel(config)
     common |= {
-        "hidden_size": r.hidden,
-        "intermediate_size": r.intermediate,
-        "num_hidden_layers": r.blocks,
-        "num_attention_heads": r.heads,
-        "num_key_value_heads": r.heads // 2,
-        "max_position_embeddings": r.context,
+        "hidden_size": RECIPE.hidden,
+        "intermediate_size": RECIPE.intermediate,
+        "num_hidden_layers": RECIPE.blocks,
+        "num_attention_heads": RECIPE.heads,
+        "num_key_value_heads": RECIPE.heads // 2,
+        "max_position_embeddings": RECIPE.context,
     }
     if name == "qwen2":
         return Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=True, **common))
@@ -93,7 +102,7 @@ def main(folder: str, *words: str) -> int:
     for name in names:
         model = trained(name, Path(folder, name).resolve())
         for source in map(notebooks.load, notebooks.numbered()):
-            if source.name in ITS_OWN or (numbers and source.name[:2] not in numbers):
+            if source.name in WITHOUT_MODEL or (numbers and source.name[:2] not in numbers):
                 continue
             sizes = OTHER[source.name] if SMALL in words else {}
             values = {n: value for n, value in sizes.items() if n not in OF_DOCLM}

@@ -1,10 +1,10 @@
-"""What of the panel in a page of Chromium cannot be read: words too faint, or too small, or cut
-off.
-"""
+"""Words of the panel in a page of Chromium that are too faint, too small, or cut off."""
 
 from playwright.sync_api import Page
 
-CONTRAST, PIXELS = 4.5, 11  # the least: WCAG 2's AA, and the height of a letter's box
+# minima: WCAG 2's AA, and the height of a letter's box
+CONTRAST = 4.5
+PIXELS = 11
 CONTRASTS = """() => {
   const rgba = colour => (colour.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
   const over = ([r, g, b, a = 1], below) => [r, g, b].map((x, i) => a * x + (1 - a) * below[i]);
@@ -44,7 +44,9 @@ CLIPPED = """() => [...document.querySelectorAll('.gaussmark-panel, .gaussmark-p
 
 
 def faint(page: Page) -> dict[str, float]:
-    """Words whose contrast with what is behind them is too low; disabled and dimmed ones may be."""
+    """Return words with too little contrast to their background; disabled and dimmed words are
+    exempt.
+    """
     return {
         words: round(contrast, 2)
         for words, contrast in page.evaluate(CONTRASTS).items()

@@ -32,7 +32,7 @@ TIMEOUT = 240  # seconds for the tests of one fault
 
 
 class Mutant(NamedTuple):
-    """A fault of the table: ``new`` stands where ``file`` has ``old``.
+    """A fault of the table: ``new`` takes the place of ``old`` in ``file``.
 
     Attributes:
         file: its place in a checkout.
@@ -49,8 +49,8 @@ class Mutant(NamedTuple):
     gone: str = ""
 
     def applied(self, source: str) -> str:
-        """The file with the fault in it; LookupError if ``old`` is not there exactly once,
-        SyntaxError if the result is not Python.
+        """Return the source with the fault. LookupError if it does not contain ``old`` exactly
+        once, SyntaxError if the result is not Python.
         """
         n = source.count(self.old)
         if n != 1:
@@ -64,14 +64,14 @@ class Mutant(NamedTuple):
 
 
 def read() -> list[Mutant]:
-    """The table's faults, in its order."""
+    """Read the faults of the table, in order."""
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     return [Mutant(**fault | {"tests": tuple(fault["tests"])}) for fault in table["fault"]]
 
 
 def chosen(mutants: Sequence[Mutant], words: Sequence[str]) -> list[Mutant]:
-    """Faults that run, of files whose name contains one of the words; of all without words. A
-    name begins inside ``gaussmark_lib`` or ``notebooks``.
+    """Return the faults that run, of files whose name contains any of the words; all faults if
+    there are no words. A name begins inside ``gaussmark_lib`` or ``notebooks``.
     """
     running = [mutant for mutant in mutants if not mutant.gone]
     names = [mutant.file.partition("/")[2] for mutant in running]
@@ -81,7 +81,8 @@ def chosen(mutants: Sequence[Mutant], words: Sequence[str]) -> list[Mutant]:
 
 def main(words: Sequence[str]) -> int:
     mutants = chosen(read(), words)
-    for mutant in mutants:  # before any test runs
+    # before any test runs, so that a fault that no longer applies is known at once
+    for mutant in mutants:
         mutant.applied((ROOT / mutant.file).read_text(encoding="utf-8"))
     folder = tempfile.TemporaryDirectory(prefix="mutants-")
     with folder as place, ThreadPoolExecutor(AT_ONCE) as pool:
@@ -89,6 +90,7 @@ def main(words: Sequence[str]) -> int:
         suites = [*dict.fromkeys(mutant.tests for mutant in mutants)]
         unchanged = pool.map(in_copy, [Mutant("", "", "", tests) for tests in suites])
         suite_outcomes = zip(suites, unchanged, strict=True)
+        # a suite that fails without a fault says nothing about faults
         unsound = [" ".join(tests) for tests, came in suite_outcomes if came != "survived"]
         if unsound:
             print(f"without any mutant, the tests should pass: {'; '.join(unsound)}")

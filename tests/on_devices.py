@@ -1,5 +1,5 @@
-"""What has to give the same on every device: each takes a model and returns numbers or texts. Used
-with a pretended second device, and with a GPU.
+"""Computations with the same result on every device. Each takes a model and returns numbers or
+texts. They are tested with a simulated second device, and with a GPU.
 """
 
 from collections.abc import Callable
@@ -32,11 +32,12 @@ WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
 DROPPED = Watermark(WM.weight, 0.05, rank_dropped=3, side="both")
 KEYS = [Key.from_seed(i) for i in range(6)]
 _RNG = np.random.default_rng(0)
+# prompts and responses; SynthID needs responses of at least five tokens
 TEXTS = (
     tiny_models.random_ids(_RNG, 3, 1, 2),
     tiny_models.random_ids(_RNG, 6, 7, 5),
-)  # SynthID needs five tokens
-N = 4
+)
+N = 4  # tokens to sample
 
 
 def build() -> PreTrainedModel:
@@ -113,12 +114,12 @@ COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
 
 def _of_scheme(name: str, wm: Watermark, n: int = 2) -> Callable[[PreTrainedModel], list]:
     def call(model: PreTrainedModel) -> list:
-        one = schemes.named(wm, KEYS[0], [name])[name]
-        texts = [rows[:n] for rows in TEXTS]
+        scheme_of_name = schemes.named(wm, KEYS[0], [name])[name]
+        prompts, responses = (rows[:n] for rows in TEXTS)
         return [
-            one.generate(model, texts[0], N),
-            one.score(model, *texts),
-            one.divergences(model, *texts),
+            scheme_of_name.generate(model, prompts, N),
+            scheme_of_name.score(model, prompts, responses),
+            scheme_of_name.divergences(model, prompts, responses),
         ]
 
     return call
@@ -132,18 +133,18 @@ COMPUTATIONS |= {
 }
 
 
-def same(found: object, expected: object, rtol: float, atol: float) -> None:
-    """Asserts that two results are equal: texts exactly, numbers within these tolerances."""
+def same(result: object, expected: object, rtol: float, atol: float) -> None:
+    """Assert that two results are equal: texts exactly, numbers within these tolerances."""
     if isinstance(expected, pd.DataFrame):
-        pd.testing.assert_frame_equal(found, expected, rtol=rtol, atol=atol)
+        pd.testing.assert_frame_equal(result, expected, rtol=rtol, atol=atol)
     elif isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        same(list(found.values()), list(expected.values()), rtol, atol)
+        assert result.keys() == expected.keys()
+        same(list(result.values()), list(expected.values()), rtol, atol)
     elif isinstance(expected, list | tuple):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            same(one, other, rtol, atol)
+        assert len(result) == len(expected)
+        for item, expected_item in zip(result, expected, strict=True):
+            same(item, expected_item, rtol, atol)
     elif isinstance(expected, float | np.ndarray):
-        np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+        np.testing.assert_allclose(result, expected, rtol=rtol, atol=atol)
     else:
-        assert found == expected
+        assert result == expected

@@ -1,5 +1,5 @@
-"""The reference records in git, kept true: which are older than the code, and which of those the
-present code would give again.
+"""The reference records in git: which records are older than the code, and which of these the
+present code would reproduce.
 
     python tests/references.py                      each record: of this code, or of an older one
     python tests/references.py keep FOLDER…         make these complete records the references
@@ -7,11 +7,11 @@ present code would give again.
     python tests/references.py pool COMMIT…         pool these commits' records of notebook 14
 
 ``stamp`` runs the notebook twice, with small sizes: by the commit that made or stamped the record,
-and by this checkout. Where every number and outcome agrees to 1e-6, the record's ``status.json``
-gets the present code's version, and under ``stamped`` what was compared. A record of times (10)
-cannot be compared so. ``pool`` makes one record of several, when a notebook was recorded more than
-once: ``after_release_pooled`` holds what they measured, which commits they are from, and what they
-say together. pytest does not collect this script.
+and by this checkout. If every number and outcome agrees to 1e-6, the record's ``status.json`` gets
+the present code's version and, under ``stamped``, what was compared. A record of times (10) cannot
+be compared like this. ``pool`` makes one record of several, if a notebook was recorded more than
+once: ``after_release_pooled`` holds the measurements, their commits, and the pooled results. pytest
+does not collect this script.
 """
 
 import json
@@ -43,12 +43,14 @@ POOLED = "after_release_pooled"
 
 
 def records() -> dict[str, folder.Run]:
-    return {path.name: folder.load(path) for path in sorted(REFERENCES.iterdir()) if path.is_dir()}
+    folders = [path for path in sorted(REFERENCES.iterdir()) if path.is_dir()]
+    return {path.name: folder.load(path) for path in folders}
 
 
 def notebook_of(run: folder.Run) -> notebooks.Notebook:
-    """The notebook whose name without its number begins the record's name."""
-    [path] = [p for p in notebooks.numbered() if run.dir.name.startswith(p.stem[3:])]
+    """Return the notebook whose name without its number begins the record's name."""
+    paths = [path for path in notebooks.numbered() if run.dir.name.startswith(path.stem[3:])]
+    [path] = paths
     return notebooks.load(path)
 
 
@@ -57,20 +59,21 @@ def is_current(run: folder.Run) -> bool:
 
 
 def keep(record: Path) -> None:
-    """A complete record of ``papermill_runs`` as the reference of its notebook."""
+    """Make a complete record of ``papermill_runs`` the reference of its notebook."""
     run = folder.load(record)
     if run is None:
         sys.exit(f"{record}: expected the folder of a complete record")
     name = record.resolve().parent.name[3:]
     target = REFERENCES / name
-    left_out = [] if (target / "figures").is_dir() else ["figures"]  # but where a page shows them
+    # figures only if the old reference has figures, which a page then shows
+    left_out = [] if (target / "figures").is_dir() else ["figures"]
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(record, target, ignore=shutil.ignore_patterns(*left_out))
     print(f"{record} is {target.relative_to(ROOT)}")
 
 
 def stamp(run: folder.Run) -> bool:
-    """Whether both versions agree on small sizes; then the record says so."""
+    """Return whether both versions agree on small sizes. If they do, the record says so."""
     source = notebook_of(run)
     commit = run.status.get("stamped", run.status)["commit"].removesuffix("-dirty")
     values = run.params | OTHER[source.name]
@@ -82,26 +85,31 @@ def stamp(run: folder.Run) -> bool:
             answers = [results(tree, source.name, values) for tree in (old, ROOT)]
         finally:
             subprocess.run([*git, "remove", "--force", old], check=True)
-    if apart := list(differences(*answers)):
-        first = "\n  ".join(apart[:9])
-        print(f"{run.dir.name}: {len(apart)} numbers differ; record it anew:\n  {first}")
+    different = list(differences(*answers))
+    if different:
+        first_lines = "\n  ".join(different[:9])
+        print(f"{run.dir.name}: {len(different)} numbers differ; record it again:\n  {first_lines}")
         return False
     note = {"commit": folder.commit(), "compared with": OTHER[source.name]}
-    files.write_json(run.dir / "status.json", run.status | {"code": source.code, "stamped": note})
+    status = run.status | {"code": source.code, "stamped": note}
+    files.write_json(run.dir / "status.json", status)
     print(f"{run.dir.name}: the present code gives the same numbers")
     return True
 
 
 def of_commit(commit: str, name: str) -> bytes:
-    """A file of notebook 14's reference record, as a commit has it."""
+    """Return a file of notebook 14's reference record, as a commit has it."""
     path = f"{commit}:papermill_runs/reference/after_release/{name}"
     git = ["git", "-C", str(ROOT), "show", path]
     return subprocess.run(git, check=True, capture_output=True).stdout
 
 
 def tables_of(commits: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The releases and the served texts of these commits' records, named by commit and number."""
-    releases, served = [], []
+    """Return the releases and the served texts of these commits' records, named by commit and
+    number.
+    """
+    releases = []
+    served = []
     for commit in commits:
         attacks = pd.read_parquet(BytesIO(of_commit(commit, "attacks.parquet")))
         of_record = after_release.by_release(attacks)
@@ -116,7 +124,7 @@ def _named(commit: str, numbers: pd.Series) -> pd.Series:
 
 
 def pool(commits: list[str]) -> None:
-    """One record of several: its tables, its sources, and what they say together."""
+    """Make one record of several: tables, sources and pooled results."""
     statuses = [json.loads(of_commit(commit, "status.json")) for commit in commits]
     params = [json.loads(of_commit(commit, "params.json")) for commit in commits]
     target = REFERENCES / POOLED
@@ -149,7 +157,7 @@ def pool(commits: list[str]) -> None:
 
 
 def results(tree: Path, notebook: str, values: dict[str, Any]) -> dict[str, Any]:
-    """What a checkout's notebook records with those of the values that it declares."""
+    """Return the results of a checkout's notebook with these values, if it declares them."""
     with tempfile.TemporaryDirectory() as root:
         path = os.pathsep.join([str(tree), str(tree / "notebooks")])
         env = os.environ | {"PYTHONPATH": path, "GAUSSMARK_RUNS": root}
@@ -170,7 +178,7 @@ runs.run(source, {name: value for name, value in values.items() if name in sourc
 
 
 def differences(old: Any, new: Any, where: str = "results") -> Iterator[str]:
-    """Places where two answers differ in a name, an outcome, or a number by more than ``CLOSE``."""
+    """Yield where two answers differ in a name, an outcome, or by more than ``CLOSE``."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
             yield from differences(old.get(name), new.get(name), f"{where}.{name}")
@@ -198,8 +206,11 @@ def main(verb: str = "list", *names: str) -> int:
         agree = [stamp(run) for run in old]
         return int(not all(agree))
     for run in chosen:
-        version = "an older version of the" if run in old else "this"
-        version = "several versions of the" if "pooled" in run.status else version
+        version = "this"
+        if "pooled" in run.status:
+            version = "several versions of the"
+        elif run in old:
+            version = "an older version of the"
         print(f"{run.dir.name:24}{run.status['finished'][:10]}  by {version} code")
     return 0
 

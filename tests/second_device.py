@@ -1,11 +1,10 @@
-"""A second device without one: tensors that say they are elsewhere, compute on the processor, and
-refuse to meet tensors that are not there.
+"""A simulated second device: its tensors compute on the processor, and refuse to be combined with
+tensors of the processor.
 
-A tensor on it is a wrapper around an ordinary tensor. It says that it is on the device ``SECOND``,
-so that code moves to it what it moves to a GPU. An operation on wrappers is done on what they hold,
-so every number is real. As on a GPU, an operation that meets both kinds is an error, but for
-numbers (0-dimensional tensors of the processor), for indices, and for copies; and ``numpy()`` is
-one.
+A tensor on this device is a wrapper around an ordinary tensor. Its device is ``SECOND``, so that
+code treats it like a tensor on a GPU. An operation on wrappers is done on the wrapped tensors, so
+every number is real. As on a GPU, an operation on tensors of both devices is an error, except for
+numbers (0-dimensional tensors of the processor), indices and copies; and ``numpy()`` is an error.
 """
 
 from collections.abc import Iterator
@@ -18,9 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-SECOND = torch.device(
-    "meta"
-)  # a device type that torch has in every build, and that no code has a reason to treat apart
+# a device type that torch has in every build, and that no code has a reason to treat differently
+SECOND = torch.device("meta")
 aten = torch.ops.aten
 _MOVES = (aten._to_copy.default, aten.copy_.default)
 _INDEX = (
@@ -86,10 +84,8 @@ class _FromPython(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
-        if (
-            func in (torch.tensor, torch.as_tensor, torch.asarray)
-            and kwargs.get("device") is not None
-        ):
+        makes_tensor = func in (torch.tensor, torch.as_tensor, torch.asarray)
+        if makes_tensor and kwargs.get("device") is not None:
             device = kwargs.pop("device")
             return func(*args, **kwargs).to(device)
         if func is Tensor.new_tensor and isinstance(args[0], Elsewhere):
@@ -109,23 +105,25 @@ def _computed(func, args, kwargs):
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     there = any(isinstance(tensor, Elsewhere) for tensor in tensors)
     if there and func not in _MOVES:
-        _refuse_mixed(func, args[:1] + args[2:] if func in _INDEX else args, kwargs)
+        # the second argument of an index operation is the index, which may be on the processor
+        checked_args = args[:1] + args[2:] if func in _INDEX else args
+        _refuse_mixed(func, checked_args, kwargs)
     device = kwargs.get("device")
     if device is not None and torch.device(device).type in (SECOND.type, "cpu"):
         there = torch.device(device).type == SECOND.type
         kwargs = kwargs | {"device": torch.device("cpu")}
     if func is aten._fused_sdp_choice.default:
-        # by plain matrix operations: the processor's fused kernel is called for its own tensors
-        # alone
+        # plain matrix operations: the processor's fused kernel only takes its own tensors
         return 0
     if func is aten.copy_.default:
         there = isinstance(args[0], Elsewhere)
     here_args, here_kwargs = tree_map_only(Elsewhere, lambda tensor: tensor.here, (args, kwargs))
-    found = func(*here_args, **here_kwargs)
+    result = func(*here_args, **here_kwargs)
     if func._schema.is_mutable:
-        written = [kwargs["out"]] if "out" in kwargs else [args[0]]
-        return written[0] if len(func._schema.returns) == 1 else found
-    return tree_map_only(Tensor, Elsewhere, found) if there else found
+        # the result is the tensor that was written, not a new wrapper around it
+        written = kwargs["out"] if "out" in kwargs else args[0]
+        return written if len(func._schema.returns) == 1 else result
+    return tree_map_only(Tensor, Elsewhere, result) if there else result
 
 
 def _refuse_mixed(func, args, kwargs) -> None:

@@ -1,4 +1,4 @@
-"""A key's secret in every form in which code is likely to print it, and where it must not be."""
+"""A key's secret in every form in which code is likely to print it, and places without it."""
 
 import base64
 import json
@@ -11,12 +11,13 @@ OURS = re.compile("gaussmark_(lib|experiments)")
 
 
 def forms(secret: bytes) -> dict[str, list[bytes]]:
-    """What to search for; base64 at each of its three alignments, without the characters that
-    depend on the neighbours.
+    """Return the bytes to search for, by form. Base64 comes in its three alignments, without the
+    characters that depend on neighbouring bytes.
     """
-    encoded = [
-        base64.b64encode(bytes(shift) + secret)[-(-shift * 8 // 6) : -4] for shift in range(3)
-    ]
+    encoded = []
+    for shift in range(3):
+        first = -(-shift * 8 // 6)  # the first character that is only of the secret
+        encoded.append(base64.b64encode(bytes(shift) + secret)[first:-4])
     numbers = [int.from_bytes(secret, order) for order in ("big", "little")]
     escaped = repr(secret)[2:-1]
     return {
@@ -37,8 +38,9 @@ def forms(secret: bytes) -> dict[str, list[bytes]]:
 
 
 def leaks(content: str | bytes, secret: bytes) -> list[str]:
-    """The forms in which the secret stands there."""
-    content = content.encode() if isinstance(content, str) else content
+    """Return the forms in which the content contains the secret."""
+    if isinstance(content, str):
+        content = content.encode()
     return [
         form
         for form, needles in forms(secret).items()
@@ -47,8 +49,8 @@ def leaks(content: str | bytes, secret: bytes) -> list[str]:
 
 
 def assert_not_shown(error: BaseException, key: Key) -> None:
-    """Not in a traceback, not even in one that prints contexts and the local variables of the
-    library's own frames.
+    """Assert that the secret is in no traceback, not even in a traceback that prints contexts and
+    the local variables of the library's own frames.
     """
     text = ""
     while error:

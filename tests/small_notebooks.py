@@ -1,4 +1,4 @@
-"""Notebooks of a few cells, for the tests of what runs notebooks."""
+"""Notebooks of a few cells, for tests of the code that runs notebooks."""
 
 from pathlib import Path
 

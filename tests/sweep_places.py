@@ -1,8 +1,8 @@
 """A notebook whose cells wait, fail or kill on demand, for the tests of sweeps with real workers,
 kernels and signals.
 
-It waits in a cell x as long as there is a file ``hold-<x>``, so that a test strikes when it means
-to.
+It waits in a cell x as long as there is a file ``hold-<x>``, so that a test can act at the right
+moment.
 """
 
 import json
@@ -43,7 +43,7 @@ GRID = {"x": [4, 1, 3], "words": [["a", "b"]]}
 
 
 class Place:
-    """A folder with a notebook, and what its cells do and leave there."""
+    """A folder with a notebook, and the files by which a test directs its cells."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -68,7 +68,7 @@ class Place:
         return sweeps.sweep(self.notebook, grid or GRID, root=root, progress=False, **options)
 
     def start(self, root: Path, *words: str) -> subprocess.Popen:
-        """The command in a session of its own, as a terminal would start it."""
+        """Start the command in its own session, as a terminal would."""
         command = [
             sys.executable,
             "-m",
@@ -79,25 +79,25 @@ class Place:
             str(self.folder / "grid.yaml"),
         ]
         environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.started.append(
-            subprocess.Popen(
-                [*command, "--records", str(root), *words],
-                env=environment,
-                start_new_session=True,
-                **pipes,
-            )
+        process = subprocess.Popen(
+            [*command, "--records", str(root), *words],
+            env=environment,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        return self.started[-1]
+        self.started.append(process)
+        return process
 
 
 def until(condition, process: subprocess.Popen | None = None, seconds: float = 120):
     end = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < end, "waited in vain"
         assert process is None or process.poll() is None, process.communicate()
         time.sleep(0.05)
-    return found
+    return result
 
 
 def family(process: subprocess.Popen) -> list[psutil.Process]:

@@ -13,7 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from gaussmark_lib.workbench.doclm import train
 
 TEXTS = ["The quick brown fox jumps over the lazy dog, and naïve cafés open at 9:30. " * 9]
-START, END = "<s>", "</s>"
+START = "<s>"
+END = "</s>"
 
 
 def model_and_tokenizer() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -25,6 +26,7 @@ def model_and_tokenizer() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = train.new_model(recipe)
+        # norms begin at 1: a wrong order of them would not be noticed
         for parameter in model.parameters():
             parameter.data.add_(torch.randn_like(parameter), alpha=0.05)
     return model.eval(), tokenizer
@@ -59,8 +61,8 @@ def write(
     chat_template: str | None = None,
     unreadable: str | None = None,
 ) -> Path:
-    """The file, with each matrix in this type. The tensor ``unreadable`` has zeros in a type that
-    gguf's Python cannot dequantise.
+    """Write the file, with each matrix in this type. The tensor ``unreadable`` has zeros in a type
+    that gguf's Python cannot dequantise.
     """
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
@@ -84,13 +86,13 @@ def write(
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, parameter in model.named_parameters():
         theta = parameter.detach().float().numpy()
-        theirs = names.get_name(name, try_suffixes=(".weight",))
-        if theirs.endswith(("attn_q.weight", "attn_k.weight")):
-            is_query = theirs.endswith("attn_q.weight")
-            theta = _alternating(
-                theta, config.num_attention_heads if is_query else config.num_key_value_heads
-            )
+        theirs = names.get_name(name, try_suffixes=(".weight",))  # llama.cpp's name
+        if theirs.endswith("attn_q.weight"):
+            theta = _alternating(theta, config.num_attention_heads)
+        if theirs.endswith("attn_k.weight"):
+            theta = _alternating(theta, config.num_key_value_heads)
         if theirs == unreadable:
+            # Q8_K has blocks of 256 numbers in 292 bytes
             zeros = np.zeros((len(theta), theta.shape[1] // 256 * 292), np.uint8)
             writer.add_tensor(theirs, zeros, raw_dtype=gguf.GGMLQuantizationType.Q8_K)
             continue
@@ -107,11 +109,14 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerBase) 
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     vocabulary = tokenizer.get_vocab()
     special = {entry["content"] for entry in state["added_tokens"]}
-    pieces = sorted(vocabulary, key=vocabulary.get)
+    pieces = sorted(vocabulary, key=vocabulary.get)  # in the order of their ids
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(pieces)
-    types = [gguf.TokenType.CONTROL if p in special else gguf.TokenType.NORMAL for p in pieces]
+    types = []
+    for piece in pieces:
+        is_special = piece in special
+        types.append(gguf.TokenType.CONTROL if is_special else gguf.TokenType.NORMAL)
     writer.add_token_types(types)
     writer.add_token_merges([" ".join(pair) for pair in state["model"]["merges"]])
     if tokenizer.bos_token_id is not None:
@@ -122,5 +127,6 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerBase) 
 
 def _alternating(theta: np.ndarray, n_heads: int) -> np.ndarray:
     """llama.cpp's order of the rows of q and k: the two halves of each head alternate."""
-    halves = theta.reshape(n_heads, 2, len(theta) // n_heads // 2, -1)
+    rows_of_half = len(theta) // n_heads // 2
+    halves = theta.reshape(n_heads, 2, rows_of_half, -1)  # (heads, halves, rows, columns)
     return halves.swapaxes(1, 2).reshape(theta.shape)

@@ -1,6 +1,4 @@
-"""The files that git knows: a user's own key, text, preset or notebook in a checkout is no concern
-of the tests.
-"""
+"""The files that git knows. Tests ignore a user's own keys, texts, presets and notebooks."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +7,9 @@ from gaussmark_lib.files import ROOT
 
 
 def files(pattern: str) -> list[Path]:
-    """Those of ``ROOT.glob(pattern)``, sorted; all of them in a copy without git."""
+    """Return the files of ``ROOT.glob(pattern)`` that git knows, sorted. A copy without git returns
+    all files.
+    """
     if not (ROOT / ".git").exists():
         return sorted(ROOT.glob(pattern))
     listed = ["git", "ls-files", "-z", "--", f":(glob){pattern}"]

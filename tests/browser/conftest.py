@@ -1,5 +1,5 @@
-"""A JupyterLab of its own for the browser tests, and the playground's app: fresh settings, fresh
-state, a free port, gone afterwards.
+"""A separate JupyterLab for the browser tests, and the playground's app: with new settings, new
+state and a free port, and removed afterwards.
 """
 
 import json
@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 TOKEN = "for-tests-only"
-PATIENCE = 180_000  # ms; a busy machine is slow, a broken one is broken however long one waits
+PATIENCE = 180_000  # ms; a busy machine is slow
 SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "apputils-extension/themes": {"theme": "JupyterLab Light"},
@@ -40,8 +40,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
 
 @pytest.fixture(scope="module")
 def open_and_run(lab: tuple[str, Path], browser: Browser) -> Iterator[Callable[[str], Page]]:
-    """Opens a notebook of the lab's folder in a new page, runs all its cells, and returns when the
-    kernel is done.
+    """A function that opens a notebook of the lab's folder in a new page, runs all its cells, and
+    returns the page when the kernel is done.
     """
     address, _ = lab
     context = browser.new_context(viewport={"width": 1280, "height": 800})
@@ -96,9 +96,10 @@ def _server(home: Path, folder: Path) -> Iterator[str]:
 
 @contextmanager
 def running(module: str, *options: str, home: Path) -> Iterator[list[str]]:
-    """A server that runs as a Python module, with a Jupyter of its own, and what it has said until
-    it was up.
+    """Run a Python module as a server with its own Jupyter folders. Yield its messages up to the
+    start.
     """
+    # a free port, which the system chooses
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         options = (*options, f"--port={probe.getsockname()[1]}")
@@ -109,7 +110,8 @@ def running(module: str, *options: str, home: Path) -> Iterator[list[str]]:
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
         "IPYTHONDIR": str(home / "ipython"),
     }
-    ready, log = Event(), []
+    ready = Event()
+    log: list[str] = []
     with subprocess.Popen(
         [sys.executable, "-m", module, *options],
         env=env,
@@ -117,13 +119,14 @@ def running(module: str, *options: str, home: Path) -> Iterator[list[str]]:
         stderr=subprocess.PIPE,
         text=True,
     ) as server:
+        # a daemon, because a server that does not end would keep the tests waiting
         Thread(target=_follow, args=(server.stderr, log, ready), daemon=True).start()
         try:
             assert ready.wait(PATIENCE / 1000), "it did not start:\n" + "".join(log)
             assert server.poll() is None, "it ended at once:\n" + "".join(log)
             yield log
         finally:
-            server.terminate()  # and it ends its kernels
+            server.terminate()  # the server then ends its kernels
             try:
                 server.wait(20)
             except subprocess.TimeoutExpired:
@@ -131,8 +134,8 @@ def running(module: str, *options: str, home: Path) -> Iterator[list[str]]:
 
 
 def _follow(stream, log: list[str], ready: Event) -> None:
-    """Keeps the server's messages (a full pipe would stop it), and says when it is up, which its
-    address shows, or gone.
+    """Keep the server's messages (a full pipe would stop it), and set ``ready`` when the server is
+    up, which its address shows, or has ended.
     """
     for line in stream:
         log.append(line)

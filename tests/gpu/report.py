@@ -1,14 +1,14 @@
 """Time and memory of the paper's models on this device, as ratios with their targets. Weights are
-random: times do not depend on what they are.
+random: times do not depend on their values.
 
     python tests/gpu/report.py --out build/gpu-report
     python tests/gpu/report.py --model microsoft/Phi-3.5-mini-instruct
         --weight model.layers.20.mlp.down_proj.weight
 
-By default Llama-3.1-8B in bfloat16 with its preset's weight: some ten minutes on a GPU. Tasks take
-turns, and each ratio is the median over repeats, with a 95% interval where there are enough of
-them. What fails (for memory, mostly) is reported with its reason, and the others go on. ``--layers
-2 --width 64`` makes a small model of the same kind, to try the report itself.
+The default is Llama-3.1-8B in bfloat16 with its preset's weight: some ten minutes on a GPU. Tasks
+take turns, and each ratio is the median over repeats, with a 95% interval if there are enough
+repeats. A part that fails (mostly for lack of memory) is reported with its reason, and the other
+parts continue. ``--layers 2 --width 64`` makes a small model of the same kind, to try the report.
 """
 
 import argparse
@@ -44,7 +44,7 @@ PHI = {
     "num_key_value_heads": 32,
     "vocab_size": 32064,
 }
-# What is public about the shapes of the presets' models.
+# The published shapes of the presets' models.
 CONFIGS = {"meta-llama/Llama-3.1-8B": LLAMA, "microsoft/Phi-3.5-mini-instruct": LLAMA | PHI}
 SIZES = {
     "layers": 0,
@@ -60,24 +60,30 @@ Row = dict[str, Any]  # what, value, low, high, n, target
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints the table, and writes it beside JSON where ``--out`` says."""
-    asked = _parser().parse_args(arguments)
+    """Print the table, and write it next to JSON if ``--out`` is given."""
+    options = _parser().parse_args(arguments)
     torch.manual_seed(0)
-    report = Report(asked)
-    parts = report.detection, report.memory, report.many_keys, report.generation, report.loop
-    rows = [row for part in parts for row in _measured(part)]
-    cuda = asked.device == "cuda"
-    device = torch.cuda.get_device_name() if cuda else f"{torch.get_num_threads()} threads"
-    heading = f"{asked.model}, {asked.dtype}, {asked.weight} on {device}"
+    report = Report(options)
+    parts = [report.detection, report.memory, report.many_keys, report.generation, report.loop]
+    rows = []
+    for part in parts:
+        rows += _measured(part)
+    device = f"{torch.get_num_threads()} threads"
+    if options.device == "cuda":
+        device = torch.cuda.get_device_name()
+    heading = f"{options.model}, {options.dtype}, {options.weight} on {device}"
     table = "\n".join([heading, "", *map(_line, rows)])
     print(table)
-    if asked.out:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        about = {"device": device, "torch": torch.__version__, "asked": {**vars(asked), "out": ""}}
-        asked.out.with_suffix(".json").write_text(
-            json.dumps({"about": about, "rows": rows}, indent=1)
-        )
-        asked.out.with_suffix(".txt").write_text(table + "\n")
+    if options.out:
+        about = {
+            "device": device,
+            "torch": torch.__version__,
+            "asked": {**vars(options), "out": ""},
+        }
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        as_json = json.dumps({"about": about, "rows": rows}, indent=1)
+        options.out.with_suffix(".json").write_text(as_json)
+        options.out.with_suffix(".txt").write_text(table + "\n")
     return 0
 
 
@@ -106,47 +112,64 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class Report:
-    """One model on one device, and the parts of the report, each a generator of rows."""
+    """A model on a device, and the parts of the report, each a generator of rows."""
 
-    def __init__(self, asked: argparse.Namespace):
-        self.asked, self.model = asked, _build(asked)
-        self.wm = perturb.Watermark(asked.weight, 0.0173)
-        self.keys = [perturb.Key.from_seed(i) for i in range(asked.keys)]
-        shape = asked.texts, asked.prompt + asked.tokens
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+        self.model = _build(options)
+        self.wm = perturb.Watermark(options.weight, 0.0173)
+        self.keys = [perturb.Key.from_seed(seed) for seed in range(options.keys)]
+        shape = (options.texts, options.prompt + options.tokens)
         ids = torch.randint(3, self.model.config.vocab_size, shape).tolist()
-        self.x, self.y = [row[: asked.prompt] for row in ids], [row[asked.prompt :] for row in ids]
+        self.x = [row[: options.prompt] for row in ids]
+        self.y = [row[options.prompt :] for row in ids]
 
     def detection(self) -> Iterator[Row]:
         """detection"""
         n = len(self.x)
         times = self._timed(one=partial(self._score, 1), all=partial(self._score, n))
         seconds = {name: median(rows["seconds"]) for name, rows in times.groupby("task")}
-        one, every = (seconds[name] for name in ("one", "all"))
-        one = Estimate(1e3 * one.value, 1e3 * one.low, 1e3 * one.high, one.n)
-        yield _row("detection, one text at a time, ms", one, "≤ 120 on an H100")
-        rate = Estimate(n / every.value, n / every.high, n / every.low, every.n)
+        of_text = seconds["one"]
+        milliseconds = Estimate(
+            value=1e3 * of_text.value,
+            low=1e3 * of_text.low,
+            high=1e3 * of_text.high,
+            n=of_text.n,
+        )
+        yield _row("detection, one text at a time, ms", milliseconds, "≤ 120 on an H100")
+        of_batch = seconds["all"]
+        # the reciprocal exchanges the ends of the interval
+        rate = Estimate(
+            value=n / of_batch.value,
+            low=n / of_batch.high,
+            high=n / of_batch.low,
+            n=of_batch.n,
+        )
         yield _row("detection, texts per second", rate, "≥ 12 on an H100")
 
     def memory(self) -> Iterator[Row]:
         """peak memory of detection divided by a forward pass's, the model's weights included"""
-        n = self.asked.batch
+        n = self.options.batch
+        # all in mebibytes
         weights = sum(parameter.nbytes for parameter in self.model.parameters()) / 2**20
         forward = partial(speed.forward_only, self.model, self.x[:n], self.y[:n], batch_size=n)
-        _, least = speed.peak_memory(forward)
-        _, peak = speed.peak_memory(partial(self._score, n))
-        value = (weights + peak) / (weights + least)
+        _, of_forward = speed.peak_memory(forward)
+        _, of_detection = speed.peak_memory(partial(self._score, n))
+        value = (weights + of_detection) / (weights + of_forward)
         yield {"what": self.memory.__doc__, "value": value, "target": "≤ 1.15"}
 
     def many_keys(self) -> Iterator[Row]:
-        """time of many keys divided by one, their noises drawn anew, eight texts"""
-        times = self._timed(many=partial(self._score, 8, self.keys), one=partial(self._score, 8))
-        yield _row(
-            f"{self.many_keys.__doc__}, {len(self.keys)} keys", speed.ratio(times, "many", "one")
+        """time of many keys divided by one, their noises drawn again, eight texts"""
+        times = self._timed(
+            many=partial(self._score, 8, self.keys),
+            one=partial(self._score, 8),
         )
+        what = f"{self.many_keys.__doc__}, {len(self.keys)} keys"
+        yield _row(what, speed.ratio(times, "many", "one"))
 
     def generation(self) -> Iterator[Row]:
         """generation time, watermarked divided by plain"""
-        n = min(200, self.asked.tokens)
+        n = min(200, self.options.tokens)
         plain = partial(generate.sample, self.model, self.x[:1], n)
 
         def marked() -> None:
@@ -164,14 +187,17 @@ class Report:
     def loop(self) -> Iterator[Row]:
         """time of the plain float32 loop over detection's"""
         together = self._timed(scoring=partial(self._score, len(self.x)))["seconds"].median()
-        wide, xi = self.model.float(), perturb.noise(self.model, self.wm, self.keys[0])
-        texts = self.x[:4], self.y[:4]
-        loop = self._timed(loop=partial(speed.plain_loop, wide, *texts, self.wm, xi))["seconds"]
-        value = (loop.median() / len(texts[0])) / (together / len(self.x))
+        model = self.model.float()
+        xi = perturb.noise(self.model, self.wm, self.keys[0])
+        prompts = self.x[:4]
+        responses = self.y[:4]
+        plain_loop = partial(speed.plain_loop, model, prompts, responses, self.wm, xi)
+        loop = self._timed(loop=plain_loop)["seconds"].median()
+        value = (loop / len(prompts)) / (together / len(self.x))
         yield {"what": self.loop.__doc__, "value": value, "target": "≥ 6"}
 
     def _timed(self, **tasks: Callable[[], object]):
-        return speed.alternating(tasks, self.asked.repeats)
+        return speed.alternating(tasks, self.options.repeats)
 
     def _score(self, n: int, keys: list[perturb.Key] | None = None) -> None:
         score.score(
@@ -180,31 +206,40 @@ class Report:
             self.y[:n],
             self.wm,
             keys or self.keys[:1],
-            dtype=self.asked.dtype,
-            batch_size=self.asked.batch,
+            dtype=self.options.dtype,
+            batch_size=self.options.batch,
         )
 
 
-def _build(asked: argparse.Namespace) -> PreTrainedModel:
+def _build(options: argparse.Namespace) -> PreTrainedModel:
     """The model with random weights, made on the device in its dtype."""
-    config = AutoConfig.for_model(**CONFIGS[asked.model])
-    if asked.width:
-        small = {"hidden_size": asked.width, "intermediate_size": 2 * asked.width}
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": asked.width // 4}
-        ids = {"vocab_size": 200, "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
-        config.update(small | heads | ids)
-    config.num_hidden_layers = asked.layers or config.num_hidden_layers
-    kept = torch.nn.init.normal_
+    config = AutoConfig.for_model(**CONFIGS[options.model])
+    if options.width:
+        small = {
+            "hidden_size": options.width,
+            "intermediate_size": 2 * options.width,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": options.width // 4,
+            "vocab_size": 200,
+            "pad_token_id": 0,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        }
+        config.update(small)
+    config.num_hidden_layers = options.layers or config.num_hidden_layers
+    usual_normal = torch.nn.init.normal_
     # a tenth of the usual time
     torch.nn.init.normal_ = lambda tensor, *_, **__: tensor.data.uniform_(-0.03, 0.03)
     try:
-        with torch.device(asked.device):
-            dtype = getattr(torch, asked.dtype)
+        with torch.device(options.device):
+            dtype = getattr(torch, options.dtype)
             return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     finally:
-        torch.nn.init.normal_ = kept
+        torch.nn.init.normal_ = usual_normal
 
 
+# a part that fails has a row without numbers: ``what, failed``
 def _row(what: str, estimate: Estimate, target: str = "") -> Row:
     row = estimate.row()
     if estimate.low != estimate.low:  # NaN: too few repeats have no interval
@@ -215,9 +250,12 @@ def _row(what: str, estimate: Estimate, target: str = "") -> Row:
 def _line(row: Row) -> str:
     if "failed" in row:
         return f"{row['what']}: not measured: {row['failed']}"
-    interval = f" ({row['low']:.3g} to {row['high']:.3g}), n = {row['n']}" if "low" in row else ""
-    target = f"; target {row['target']}" if row.get("target") else ""
-    return f"{row['what']}: {row['value']:.3g}{interval}{target}"
+    line = f"{row['what']}: {row['value']:.3g}"
+    if "low" in row:
+        line += f" ({row['low']:.3g} to {row['high']:.3g}), n = {row['n']}"
+    if row.get("target"):
+        line += f"; target {row['target']}"
+    return line
 
 
 if __name__ == "__main__":

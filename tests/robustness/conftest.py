@@ -6,8 +6,8 @@ import pytest
 
 @pytest.fixture(scope="module")
 def no_types_checked():
-    """Nobody checks types but the library itself, as outside of the tests."""
-    before = jaxtyping.config.jaxtyping_disable
+    """Only the library itself checks types, as outside of the tests."""
+    was_disabled = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+    jaxtyping.config.update("jaxtyping_disable", was_disabled)

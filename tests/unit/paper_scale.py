@@ -1,5 +1,5 @@
-"""Prints, as JSON, what scoring takes on two blocks with the widths of an 8-billion-parameter
-Llama. Run by test_paper_scale.py.
+"""Print, as JSON, the time and memory of scoring on two blocks with the widths of an
+8-billion-parameter Llama. Run by test_paper_scale.py.
 
 python tests/unit/paper_scale.py --keys 64 --texts 8 --tokens 180
 python tests/unit/paper_scale.py --keys 2 --texts 16 --stream
@@ -9,6 +9,7 @@ import argparse
 import json
 import time
 
+import pandas as pd
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -23,63 +24,72 @@ SIZES = {
     "num_key_value_heads": 8,
     "num_hidden_layers": 2,
 }
-VOCABULARY, PROMPT = 2000, 8
+VOCABULARY = 2000
+PROMPT = 8  # tokens
 WM = perturb.Watermark("model.layers.1.mlp.down_proj.weight", 0.02)  # 58.7 million numbers
 
 
 def build() -> LlamaForCausalLM:
-    """Random weights, in a tenth of the time that their usual initial values take."""
-    kept = torch.nn.init.normal_
+    """Make a model with random weights, in a tenth of the time of the usual initial values."""
+    config = LlamaConfig(
+        **SIZES,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+    )
+    usual_normal = torch.nn.init.normal_
     torch.nn.init.normal_ = lambda tensor, *_, **__: tensor.data.uniform_(-0.03, 0.03)
     try:
         torch.manual_seed(0)
-        return LlamaForCausalLM(
-            LlamaConfig(
-                **SIZES,
-                vocab_size=VOCABULARY,
-                max_position_embeddings=2048,
-                tie_word_embeddings=False,
-            )
-        ).eval()
+        return LlamaForCausalLM(config).eval()
     finally:
-        torch.nn.init.normal_ = kept
+        torch.nn.init.normal_ = usual_normal
 
 
-if __name__ == "__main__":
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    for name, default in (("keys", 16), ("texts", 8), ("tokens", 16)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--keys", type=int, default=16)
+    parser.add_argument("--texts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--stream", action="store_true", help="by joint.sequence")
-    asked = parser.parse_args()
+    return parser.parse_args()
+
+
+def main(options: argparse.Namespace) -> None:
     model = build()
     ids = torch.randint(
         3,
         VOCABULARY,
-        (asked.texts, PROMPT + asked.tokens),
+        (options.texts, PROMPT + options.tokens),
         generator=torch.Generator().manual_seed(0),
     )
-    x, y, keys = (
-        ids[:, :PROMPT].tolist(),
-        ids[:, PROMPT:].tolist(),
-        [perturb.Key.from_seed(i) for i in range(asked.keys)],
-    )
-    own = sum(parameter.nbytes for parameter in model.parameters())
-    state, test = joint.State(), joint.sequence if asked.stream else score.score
+    prompts = ids[:, :PROMPT].tolist()
+    responses = ids[:, PROMPT:].tolist()
+    keys = [perturb.Key.from_seed(seed) for seed in range(options.keys)]
+    state = joint.State()
+
+    def scored() -> pd.DataFrame:
+        if options.stream:
+            return joint.sequence(model, prompts, responses, WM, keys, state=state)
+        return score.score(model, prompts, responses, WM, keys)
+
     start = time.perf_counter()
-    table, mebibytes = speed.peak_memory(
-        lambda: test(model, x, y, WM, keys, **{"state": state} if asked.stream else {})
-    )
-    found = {
-        "s": time.perf_counter() - start,
+    table, mebibytes = speed.peak_memory(scored)
+    seconds = time.perf_counter() - start
+    gibibytes_of_model = sum(parameter.nbytes for parameter in model.parameters()) / 2**30
+    results = {
+        "s": seconds,
         "kept": state.n_kept,
         "psi": table["psi"].tolist(),
-        "GiB of the model": own / 2**30,
-        "GiB at the peak": own / 2**30 + mebibytes / 2**10,
+        "GiB of the model": gibibytes_of_model,
+        "GiB at the peak": gibibytes_of_model + mebibytes / 2**10,
     }
-    if asked.stream:
-        plain = score.score(model, x, y, WM, keys, batch_size=1)
-        found |= {
-            "innovation": table["innovation"].tolist(),
-            "|Δψ|": float((plain["psi"] - table["psi"]).abs().max()),
-        }
-    print(json.dumps(found))
+    if options.stream:
+        plain = score.score(model, prompts, responses, WM, keys, batch_size=1)
+        results["innovation"] = table["innovation"].tolist()
+        results["|Δψ|"] = float((plain["psi"] - table["psi"]).abs().max())
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(arguments())

@@ -4,7 +4,7 @@ model quality and its appendix).
 =================  =============================================================================
 ``tasks``          three tasks made from held-out text, as definitions for lm-evaluation-harness
 ``harness``        the harness itself on a model in memory, and the score of each item
-``benchmarks``     ten benchmarks from local files, with the harness's prompts and without it
+``benchmarks``     ten benchmarks from local files, scored with the harness's prompts but without it
 ``reading``        log p of thousands of texts in few forward passes
 ``text_measures``  generated texts without the key: a trained classifier, repetition, length
 ``judge``          which of two texts is better? Asked in both orders; two judges that need no

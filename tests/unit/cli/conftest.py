@@ -1,4 +1,4 @@
-"""The tiny model, which stands for whatever ``--model`` names, and key files of it."""
+"""The tiny model, which every ``--model`` loads here, and key files for it."""
 
 import pytest
 import tiny_lm

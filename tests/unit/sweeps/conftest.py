@@ -1,6 +1,4 @@
-"""One folder with a notebook that waits, fails or kills on demand, and one sweep over it that
-nothing disturbed.
-"""
+"""A notebook that waits, fails or kills on demand, and an undisturbed sweep over it."""
 
 import json
 from collections.abc import Iterator
