@@ -34,8 +34,8 @@ UNUSUAL = (
     " says. `gaussmark audit` measures this for your key and your texts."
 )
 PREDICTABLE = (
-    "No detection probability can be promised: nearly every token is the one that the model finds"
-    " most likely, as at temperature 0, where the score says nothing about a missing watermark."
+    "No detection probability can be predicted: nearly every token is the model's most likely"
+    " token, as at temperature 0. A low score then does not show that the watermark is missing."
 )
 
 

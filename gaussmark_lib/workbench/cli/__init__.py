@@ -50,7 +50,7 @@ EXIT_CODES = (
     " interrupted."
 )
 app = typer.Typer(
-    help="Watermark a model's text by Gaussian noise on one weight matrix, and detect it.",
+    help="Watermark a model's text with Gaussian noise on one weight matrix, and detect it.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,

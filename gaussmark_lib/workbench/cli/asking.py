@@ -38,7 +38,8 @@ def stream(
         str,
         typer.Option(
             metavar="STATE",
-            help="File of the stream: a new file, or that of earlier texts. Protect it like a key.",
+            help="File of the stream: a new file, or the file of its earlier texts. Protect it like"
+            " a key.",
         ),
     ],
     files: TextFiles = None,

@@ -25,8 +25,9 @@ CONTROLS = re.compile(  # characters that move the cursor, or change the directi
 
 
 NOTHING = {  # errors for a command without texts or prompts
-    "text": "expected a text to test, or more: FILEs, - for standard input, or --text",
-    "prompt": "expected a prompt to continue, or more: PROMPTs, - for standard input, or --file",
+    "text": "expected a text to test, got none; give FILE, - for standard input, or --text",
+    "prompt": "expected a prompt to continue, got none; give PROMPT, - for standard input, or"
+    " --file",
 }
 
 
@@ -34,7 +35,7 @@ class Texts(NamedTuple):
     """The texts, or prompts, of one command."""
 
     items: Iterator[Item]
-    many: bool  # if true, a text that cannot be read does not stop the others
+    many: bool  # if true, the command continues after a text that cannot be read
 
 
 def texts(
@@ -117,7 +118,9 @@ def texts(
 
 
 def prompt_of(path: str, prompt: str | None) -> str:
-    """Return the content of the prompt's file; raise GaussMarkError if a prompt was typed, too."""
+    """Return the content of the prompt's file; raise GaussMarkError if a prompt was typed as
+    well.
+    """
     if prompt:
         raise GaussMarkError("expected one prompt: --prompt or --prompt-file, got both")
     return text_files.whole(path, "prompt").required()
@@ -165,8 +168,8 @@ def new(name: str, suffix: str = "") -> Path:
         path.unlink()
     except OSError as error:
         raise GaussMarkError(
-            f"cannot write {path}: {error.strerror}; nothing is overwritten: expected a new name in"
-            " a writable folder"
+            f"cannot write {path}: {error.strerror}; expected a new name in a writable folder,"
+            " because no file is overwritten"
         ) from None
     return path
 

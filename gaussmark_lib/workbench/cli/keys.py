@@ -26,7 +26,9 @@ def new(
     path: Annotated[str, typer.Argument(help="Key file to write; never overwritten.")],
     weight: Annotated[
         str | None,
-        typer.Option(help="A matrix of the model.  [of an MLP, two thirds of the way up]"),
+        typer.Option(
+            help="A matrix of the model.  [the last one of the MLP two thirds of the way up]"
+        ),
     ] = None,
     sigma: Annotated[
         float | None,
@@ -40,7 +42,8 @@ def new(
     rank_dropped: Annotated[
         int,
         typer.Option(
-            help="Top singular directions that the noise avoids.", rich_help_panel=ADVANCED
+            help="Number of top singular directions that the noise avoids.",
+            rich_help_panel=ADVANCED,
         ),
     ] = 0,
     edited: Annotated[
@@ -74,8 +77,8 @@ def new(
             f" {begin.KEY_TEMPERATURE:g} and tested with an unknown prompt."
         )
     print(
-        "Keep the key secret and never commit it: with the key anybody can detect the watermark,"
-        " and remove it."
+        "Keep the key secret and never commit it: anybody with the key can detect the watermark and"
+        " remove it."
     )
 
 
@@ -111,7 +114,8 @@ def export(
     path: Annotated[
         str,
         typer.Argument(
-            help="A new folder, or a new .gguf file if the model is one; without the key."
+            help="New folder, or new .gguf file if the model is a .gguf file. It never contains the"
+            " key."
         ),
     ],
     key: KeyFile,
@@ -175,7 +179,7 @@ Kinds = Annotated[
 
 
 def audit(
-    card: Annotated[str, typer.Argument(help="Name of the card: CARD.json, a new file.")],
+    card: Annotated[str, typer.Argument(help="Name of the card; the new file is CARD.json.")],
     key: KeyFile,
     model: Model = "doclm",
     text: Kinds = None,
@@ -205,10 +209,10 @@ def audit(
     print(f"{path}: {audit.headline(content)}")
     answers.table(audit.table(content), heading=True)
     print(
-        "Flag a text only if its p-value is below its kind's threshold. Then the level holds on"
-        ' further texts of the kind, with the false-alarm rate in the next column. The column "as a'
-        ' stream", for GaussMark alone, is the share flagged if each text is tested only for new'
-        " evidence."
+        "Flag a text only if its p-value is below the threshold of its kind. Then the level holds"
+        ' on further texts of the kind; the column "false alarms there" has the expected rate. The'
+        ' column "as a stream", which only GaussMark has, is the share flagged if each text is'
+        " tested only for new evidence."
     )
 
 
@@ -229,7 +233,9 @@ def power(
     ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Predict how many tokens detection needs, by kind of prompt, without writing with the key."""
+    """Predict how many tokens detection needs, by kind of prompt, without writing texts with the
+    key.
+    """
     answers.loading(model)
     from gaussmark_lib.workbench.cli import power
 

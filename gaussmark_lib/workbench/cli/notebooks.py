@@ -202,7 +202,12 @@ def sweep(
     ] = None,
     gpus_per_run: Annotated[
         int,
-        typer.Option(min=0, max=64, help="GPUs per run, not shared.", rich_help_panel=ADVANCED),
+        typer.Option(
+            min=0,
+            max=64,
+            help="GPUs per run, not shared with other runs.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = 0,
 ) -> int:
     """Run a notebook for every combination in a grid of parameters and write one table.
@@ -215,7 +220,8 @@ def sweep(
     twice = of_command.keys() & values.keys()
     if twice:
         raise GaussMarkError(
-            f"{', '.join(sorted(twice))}: given by -p and by the grid {grid}; give it once"
+            f"{', '.join(sorted(twice))}: expected a value from -p or from the grid {grid}, got"
+            " both; give it once"
         )
     done = sweeps.sweep(
         source,
@@ -271,14 +277,14 @@ def _values(
     pairs = [word.partition("=") for word in typed or ()]
     without_value = [name for name, equals, _ in pairs if not equals]
     if without_value:
-        raise GaussMarkError(f"-p takes a name and a value, got {without_value[0]!r} alone")
+        raise GaussMarkError(f"-p takes a name and a value, got only {without_value[0]!r}")
     values = {}
     if preset is not None:
         values, skipped = presets.taken(presets.read(preset), notebook.name[:2], declared)
         if skipped:
             answers.say(
-                f"{notebook.name} has no parameter {', '.join(skipped)}: skipped, because the"
-                " preset is shared by all notebooks"
+                f"skipped {', '.join(skipped)}: {notebook.name} has no such parameter, but other"
+                " notebooks share this preset"
             )
     of_command = [(name, value) for name, _, value in pairs]
     return values, parse(declared, of_command)

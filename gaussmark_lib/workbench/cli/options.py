@@ -25,7 +25,7 @@ KeyFiles = Annotated[
         "--key",
         metavar="KEY",
         exists=True,
-        help="Key file; may be repeated, for keys of one weight and sigma.",
+        help="Key file; may be repeated with keys for the same weight and sigma.",
     ),
 ]
 Model = Annotated[
@@ -38,14 +38,17 @@ TextFiles = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE",
-        help="A text file; a .csv, .tsv, .json, .jsonl or .ndjson file of texts (`text`, and"
-        " perhaps `prompt`); .gz of each; a folder of such files; - reads standard input.",
+        help="A text file; a .csv, .tsv, .json, .jsonl or .ndjson file with a field `text`, and"
+        " optionally `prompt`; any of these as .gz; a folder of such files; - reads standard"
+        " input.",
     ),
 ]
 Text = Annotated[str | None, typer.Option("--text", help="The text itself.")]
 Prompt = Annotated[
     str,
-    typer.Option(help="Prompt of the texts. Without it the p-value is valid, with less power."),
+    typer.Option(
+        help="Prompt of the texts. Without it the p-value is still valid, but the power is lower."
+    ),
 ]
 Level = Annotated[float, typer.Option(min=1e-300, max=0.99, help="False-alarm rate per text.")]
 CodebookName = Annotated[
@@ -64,7 +67,7 @@ Edited = Annotated[
     typer.Option(
         metavar="SHARE",
         help="Share of replaced tokens that the test is tuned for, 0 to below 1. The p-value is"
-        " valid with any share.  [the key's]",
+        " valid with any share.  [the share in the key file]",
         rich_help_panel=ADVANCED,
     ),
 ]

@@ -31,8 +31,11 @@ class Question:
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the noise in watermarked texts."""
-        return self.keys[0].binding.sigma_carried or self.watermark.sigma
+        """Standard deviation of the noise in watermarked texts; for several weights, the first
+        one's, because their gradients are in units of the first σ.
+        """
+        sigma = self.keys[0].binding.sigma_carried or self.watermark.sigma
+        return sigma[0] if isinstance(sigma, tuple) else sigma
 
     @cached_property
     def identity(self) -> list[Any]:

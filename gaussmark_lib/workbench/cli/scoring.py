@@ -134,7 +134,7 @@ class Scoring(Work):
             return []
         return [
             f"{remark}; a word processor may have put them there. `gaussmark detect --normalise`"
-            " also tests the text with plain ones."
+            " also tests the text with plain characters."
         ]
 
     def sentence(self, row: Row, *, alone: bool) -> str:

@@ -35,12 +35,12 @@ from gaussmark_lib.workbench.cli.question import ask
 
 EXIT_OF_GENERATE = (
     "Exit codes: 0 all texts were written; 1 failed; 2 refused; 3 some prompts could not be"
-    " continued, and all others were; 130 interrupted."
+    " continued, but all others were; 130 interrupted."
 )
 EXIT_OF_DETECT = (
-    "Exit codes: 0 all texts were scored, whatever their p-value; 1 failed, as on a full disk; 2"
-    " refused: arguments, key or model, or the only text; 3 some texts could not be scored (see"
-    " standard error for their names and reasons), and all others were; 130 interrupted."
+    "Exit codes: 0 all texts were scored, whatever their p-value; 1 failed, for example on a full"
+    " disk; 2 the arguments, a key, the model or the only text were refused; 3 some texts could not"
+    " be scored (standard error has their names and reasons), but all others were; 130 interrupted."
 )
 
 
@@ -101,8 +101,8 @@ def generate(
         typer.Option(
             metavar="FILE",
             help="File of prompts: a text file is one prompt; a .csv, .tsv, .json, .jsonl or"
-            " .ndjson file has several (`prompt`); .gz of each; or a folder of such files. May be"
-            " repeated.",
+            " .ndjson file has several, in a field `prompt`; any of these as .gz; or a folder of"
+            " such files. May be repeated.",
         ),
     ] = None,
     tokens: Annotated[

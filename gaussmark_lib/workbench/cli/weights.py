@@ -10,9 +10,10 @@ from gaussmark_lib.workbench.cli.inputs import visible
 from gaussmark_lib.workbench.cli.options import AsJson, KeyFiles
 
 PROVES = (
-    "A small p-value proves that the checkpoint descends from this watermarked release, or from"
-    " somebody who has its key, or both its base and its watermarked weights. It does not prove who"
-    " was first. A large p-value does not prove that the checkpoint has no watermark."
+    "A small p-value is evidence that the checkpoint descends from this watermarked release, or was"
+    " made by somebody who has the key, or who has both the base and the watermarked weights. It"
+    " does not prove who was first. A large p-value does not prove that the checkpoint has no"
+    " watermark."
 )
 FAR = 0.5  # from this ‖Δ‖/‖θ‖, a checkpoint is called another model and not a changed base
 
@@ -24,7 +25,11 @@ def verify(
     ],
     key: KeyFiles,
     base: Annotated[
-        str, typer.Option(help="The unwatermarked model: doclm, a folder or a hub id.")
+        str,
+        typer.Option(
+            help="The unwatermarked model: doclm, smollm2, gemma-3-270m, a folder, a .gguf file or"
+            " a hub id."
+        ),
     ] = "doclm",
     level: Annotated[
         float, typer.Option(min=1e-300, max=1, help="False-alarm rate, over all given keys.")
@@ -57,6 +62,6 @@ def sentence(row: Mapping[str, Any], base: str) -> str:
         kind = "another model's weights, or another key's watermark"
     return (
         f"{row['checkpoint']} {row['verdict']}: p = {verdict.p_value(row['log10_p_all'])} "
-        f" ({scores}). Its matrix is {row['relative']:.2g} of ‖θ‖ away from that of {base},"
-        f" {row['distance']:.2f} times the length of the watermark: {kind}."
+        f" ({scores}). Its matrix differs from that of {base} by {row['relative']:.2g} ‖θ‖, which"
+        f" is {row['distance']:.2f} times the length of the watermark: {kind}."
     )
