@@ -127,7 +127,7 @@ def test_results_of_tables_and_arrays_go_on_where_they_ended(detect, tmp_path, c
     first = complete.splitlines(keepends=True)[0]
     out.write_bytes(first + b'{"digest": "')
     code, _, err = answer(capsys, *words)
-    assert (code, "1 texts of an earlier run" in err) == (0, True)
+    assert (code, "1 texts were answered by an earlier run" in err) == (0, True)
     assert len(out.read_bytes().splitlines()) == 4
 
 
