@@ -33,6 +33,7 @@ from gaussmark_lib.beyond.joint.state import State
 from gaussmark_lib.errors import (
     GaussMarkError,
     InvalidTextError,
+    InvalidWatermarkError,
     require_between,
     require_int,
     require_one_of,
@@ -99,6 +100,7 @@ def sequence(
     Raises:
         KeyMismatchError: if the state belongs to another weight, model or set of keys, or a key
             occurs twice.
+        InvalidWatermarkError: if the watermark is on several weights.
         GaussMarkError: if the state's memory is full.
 
     It raises the errors of ``score.score``, too.
@@ -106,6 +108,11 @@ def sequence(
     share = require_between(share, "share", high=1)
     require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
     wm, keys = perturb.ready(model, wm, keys)
+    if len(wm.weights) > 1:
+        raise InvalidWatermarkError(
+            f"a stream: expected a watermark on one weight, got {len(wm.weights)}; score the texts"
+            " one by one with score.score"
+        )
     failed: dict[int, GaussMarkError] | None = {} if on_error == "record" else None
     pairs = wm.reader.pairs(prompts, responses, failed)
     state = State() if state is None else state

@@ -158,7 +158,7 @@ def by_keys(
         of_text = gradients.gradients(lm.model, drawn.prompts, beginnings, wm)
         norms = pd.Series({gradient.text: gradient.norm for gradient in of_text})
         promised = promise.table(lm.model, drawn.prompts, beginnings, wm, sampled=sampled)
-        means = promise.mean_psi(promised["information"], norms, wm.sigma)
+        means = promise.mean_psi(promised["information"], norms, wm.sigmas[0])
         tables.append(promised.assign(grad_norm=means))  # the name that ``exponent`` reads
     exponent = stats.exponent(pd.concat(tables)).value
     return tables[-1]["grad_norm"].to_numpy(), exponent

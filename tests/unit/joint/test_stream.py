@@ -10,8 +10,9 @@ from scipy.stats import norm
 from gaussmark_lib import score
 from gaussmark_lib.beyond import joint
 from gaussmark_lib.beyond.joint import stream
-from gaussmark_lib.errors import GaussMarkError, InvalidTextError
+from gaussmark_lib.errors import GaussMarkError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.keys import Key
+from gaussmark_lib.weights import Watermark
 
 KEYS = [Key.from_seed(i) for i in range(3)]
 RNG = np.random.default_rng(3)
@@ -106,3 +107,9 @@ def test_a_text_beyond_the_memory_is_refused(model, wm):
     assert (state.n_texts, state.n_kept) == (3, 2), "a copy is answered, and needs no room"
     with pytest.raises(GaussMarkError, match="memory is full"):
         joint.sequence(model, X[2:3], Y[2:3], wm, KEYS[:1], state=state)
+
+
+def test_a_watermark_on_several_weights_is_refused(model):
+    several = Watermark(list(tiny_models.WEIGHTS["llama"][:2]), [0.1, 0.2])
+    with pytest.raises(InvalidWatermarkError, match="a watermark on one weight, got 2"):
+        joint.sequence(model, X, Y, several, KEYS)

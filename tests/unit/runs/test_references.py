@@ -144,18 +144,18 @@ def test_notebook_14_prints_the_pooled_figures(pooled):
     cells = notebooks.load("14_after_release").cells
     text = "\n".join(cell.source for cell in cells if cell.kind == "markdown")
     texts, nats = pooled.results["texts"], pooled.results["nats"]
-    figures = [
-        _short(texts["4 bits"]),
-        _short(texts["fine-tuned, 40 steps"]),
-        _short(pooled.results["student"]),
-        _short(_negative(nats["half the base"]), 3),
-        _short(texts["half the base"]),
-        _short(_negative(nats["mean with 3 siblings"]), 3),
-        _short(texts["mean with 3 siblings"]),
-        _short(texts["shrunk"]),
-        _short(nats["shrunk"], 4),
+    phrases = [
+        f"rounding to 4 bits leaves {_short(texts['4 bits'])} of ψ",
+        f"40 steps of fine-tuning {_short(texts['fine-tuned, 40 steps'])}",
+        f"the difference is {_short(pooled.results['student'])} for its texts",
+        f"the base wins back {_short(_negative(nats['half the base']), 3)} nats per token",
+        f"and leaves {_short(texts['half the base'])} of ψ",
+        f"siblings wins back {_short(_negative(nats['mean with 3 siblings']), 3)} nats per token",
+        f"and leaves {_short(texts['mean with 3 siblings'])} of ψ",
+        f"a shrunk matrix leaves {_short(texts['shrunk'])} of ψ",
+        f"for {_short(nats['shrunk'], 4)} nats per token",
     ]
-    assert [figure for figure in figures if figure not in text] == []
+    assert [phrase for phrase in phrases if phrase not in text] == []
 
 
 def _negative(estimate: dict) -> dict:
