@@ -147,10 +147,10 @@ class Files:
         """Return Δ = θ′ − θ, with the watermarked and the base file in the same quantisation."""
         base = self.reader(self.unmarked(quantisation))
         theta = gguf_files.matrix(base, self.wm.weight)
-        if quantisation is None or self.keep:
-            file = self.reader(self.marked(key, quantisation))
+        if quantisation is None:
+            file = self.reader(self.marked(key, None))
             marked = gguf_files.matrix(file, self.wm.weight)
-        else:  # only the tensor is needed
+        else:  # the tensor alone, without a file around it
             name, content, kind = self.content(key, quantisation)
             marked = gguf_files.decoded(base, name, content, kind)
         return marked - theta
