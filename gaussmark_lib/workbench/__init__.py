@@ -7,6 +7,7 @@
 ``begin``    the set-up of a notebook in one call
 ``pairs``    pairs of a fresh prompt and a fresh key: drawn, written, scored
 ``claims``   findings and checks, and the table at a notebook's end
+``answers``  what the larger runs found, next to the reader's own
 ``plots``    styles, panels and intervals of all figures
 ``quality``  what a watermark costs: judges, tasks, measures of texts
 ``rewrite``  edits that need a model: resampled spans, translation there and back
@@ -18,7 +19,7 @@
 ===========  =======================================================================================
 
 The workbench imports the library below it, and none of the experiments. A new module needs a line
-above and a place in the contract of the workbench in ``pyproject.toml``. ``plots``, ``widgets``
-(except ``widgets.playground``), ``record``, ``runs``, ``sweeps`` and ``cli`` compute no result, so
-they are not part of a run's id (``runs.notebook.OUTSIDE``).
+above and a place in the contract of the workbench in ``pyproject.toml``. ``answers``, ``plots``,
+``widgets`` (except ``widgets.playground``), ``record``, ``runs``, ``sweeps`` and ``cli`` compute no
+result, so they are not part of a run's id (``runs.notebook.OUTSIDE``).
 """

@@ -14,7 +14,7 @@ differs from 1". A range that is more than ``TOO_WIDE`` times as wide as the int
 anything, and the report says so.
 
 A *check* is a theorem, or true by construction. It is not a finding, and it does stop a run.
-:func:`report` records both and returns a folded table, which shows a small run next to the record
+:func:`report` records both and returns a folded table, which shows a small run next to the records
 in git that the notebook rests on (``papermill_runs/reference``).
 """
 
@@ -31,6 +31,7 @@ from IPython.display import HTML
 
 from gaussmark_lib.stats import Estimate
 from gaussmark_lib.workbench import runs, words
+from gaussmark_lib.workbench.answers import THIS_RUN, title
 from gaussmark_lib.workbench.record import record as keep
 from gaussmark_lib.workbench.runs import notebook as notebooks
 from gaussmark_lib.workbench.runs.folder import Run
@@ -141,80 +142,77 @@ def check(sentence: str, ok: bool) -> dict[str, str | bool]:
 def report(
     notebook: str, findings: Sequence[Finding], checks: Sequence[dict] = (), **results: Any
 ) -> HTML:
-    """Record ``claims``, ``checks`` and further results. Return the findings of this run and of the
-    notebook's reference record as folded tables: first the decided findings, then the undecided.
+    """Record ``claims``, ``checks`` and further results. Return the findings as a folded table: of
+    the notebook's records in git, a real model first, and of this run.
     """
-    claims = [finding.row() for finding in findings]
-    keep({"claims": claims, "checks": list(checks), **results})
-    reference = runs.reference(notebook)
-    recorded = reference.results.get("claims", []) if reference else []
-    recorded_by_sentence = {row["claim"]: row for row in recorded}
-
-    counts = Counter(finding.outcome for finding in findings)
-    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) or "none"
-    summary = f"{len(findings)} findings: {outcomes}; checks passed: {len(checks)}"
-
-    decided = [finding for finding in findings if finding.outcome in (HELD, NOT_HELD)]
-    undecided = [finding for finding in findings if finding not in decided]
-    # a small run leaves much undecided, which should not hide what it decides
-    tables = ""
-    if decided:
-        tables += _table(decided, recorded_by_sentence)
-    if undecided:
-        tables += f"<p>Not decided in this run:</p>{_table(undecided, recorded_by_sentence)}"
+    own_rows = [finding.row() for finding in findings]
+    keep({"claims": own_rows, "checks": list(checks), **results})
+    references = runs.references(notebook)
+    rows_by_run = {title(run): run.results.get("claims", []) for run in references}
+    counts = [f"{name}, reference: {_counts(rows)}" for name, rows in rows_by_run.items()]
+    counts.append(f"{THIS_RUN}: {_counts(own_rows)}; checks passed: {len(checks)}")
 
     checked = "".join(f"<li>Checked: {escape(check['check'])}</li>" for check in checks)
+    ages = "".join(f"<li>{_age(run, notebook)}</li>" for run in references)
     return HTML(
-        f"<details><summary>{summary}</summary>{tables}"
-        f"<p>{_age(reference, notebook)}</p><ul>{checked}</ul></details>"
+        f"<details><summary>Findings. {'. '.join(counts)}</summary>"
+        f"{_table(findings, rows_by_run)}<ul>{ages}{checked}</ul></details>"
     )
 
 
+def _counts(rows: Sequence[Mapping]) -> str:
+    """How many findings have each outcome, in words."""
+    counts = Counter(row["outcome"] for row in rows)
+    return ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) or "no findings"
+
+
 def larger(notebook: str, figure: str) -> HTML:
-    """Show the saved figure of this name in the notebook's reference record, for a section whose
-    answer needs more pairs than a quick run has. Show nothing if the record has no such figure.
+    """Show the saved figure of this name in the first of the notebook's records that has it, for a
+    section whose answer needs more pairs than a quick run has. Show nothing if none has it.
     """
-    reference = runs.reference(notebook)
-    if reference is None:
-        return HTML("")
-    path = reference.dir / "figures" / f"{figure}.png"
-    if not path.exists():
-        return HTML("")
-    title = f"The same figure in the reference record of {reference.params['model']}, at larger n"
-    # inside the page, so that the notebook shows it wherever it lies
-    base64_png = b64encode(path.read_bytes()).decode()
-    source = f"data:image/png;base64,{base64_png}"
-    return HTML(f'<p>{title}:</p><img style="width:100%" alt="{title}" src="{source}">')
+    for run in runs.references(notebook):
+        path = run.dir / "figures" / f"{figure}.png"
+        if not path.exists():
+            continue
+        about = f"The same figure in the reference record of {title(run)}, at larger n"
+        # inside the page, so that the notebook shows it wherever it lies
+        base64_png = b64encode(path.read_bytes()).decode()
+        source = f"data:image/png;base64,{base64_png}"
+        return HTML(f'<p>{about}:</p><img style="width:100%" alt="{about}" src="{source}">')
+    return HTML("")
 
 
-def _table(findings: Sequence[Finding], recorded_by_sentence: Mapping[str, dict]) -> str:
-    rows = []
-    for finding in findings:
-        expected = finding.expected
-        if finding.is_too_wide:
-            expected += f" ({NO_TEST})"
-        row = {
-            "finding": finding.sentence,
-            "expected": expected,
-            "this run": _outcome(finding.row()),
-            "reference run": _outcome(recorded_by_sentence.get(finding.sentence)),
-        }
-        rows.append(row)
-    return pd.DataFrame(rows).to_html(index=False, justify="left")
+def _table(findings: Sequence[Finding], rows_by_run: Mapping[str, Sequence[dict]]) -> str:
+    """The findings as an HTML table: first those of this run, then those of records alone."""
+    expected_by_sentence = {finding.sentence: _expected(finding) for finding in findings}
+    for recorded_rows in rows_by_run.values():
+        for row in recorded_rows:
+            expected_by_sentence.setdefault(row["claim"], row["expected"])
+    all_runs = {f"{name}, reference": rows for name, rows in rows_by_run.items()}
+    all_runs[THIS_RUN] = [finding.row() for finding in findings]
+
+    table = []
+    for sentence, expected in expected_by_sentence.items():
+        cells = {"finding": sentence, "expected": expected}
+        for name, rows in all_runs.items():
+            of_sentence = [row for row in rows if row["claim"] == sentence]
+            cells[name] = _outcome(of_sentence[0]) if of_sentence else "not measured"
+        table.append(cells)
+    return pd.DataFrame(table).to_html(index=False, justify="left")
 
 
-def _outcome(row: dict | None) -> str:
-    if row is None:
-        return "not recorded"
+def _expected(finding: Finding) -> str:
+    return f"{finding.expected} ({NO_TEST})" if finding.is_too_wide else finding.expected
+
+
+def _outcome(row: Mapping) -> str:
     value, basis = words.estimate(row)
     return f"{words.outcome(row)}: {value} {basis}"
 
 
-def _age(run: Run | None, notebook: str) -> str:
-    if run is None:
-        return "This notebook has no reference run."
+def _age(run: Run, notebook: str) -> str:
     date = run.status["finished"][:10]
-    sentence = f"Reference run: {date}, model {run.params.get('model', 'doclm')}"
+    sentence = f"Reference run on {title(run)}: {date}"
     if run.status.get("code") != notebooks.load(notebook).code:
         sentence += ", with an older version of this library"
     return f"{sentence}."

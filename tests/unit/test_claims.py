@@ -68,11 +68,11 @@ def test_the_report_is_recorded_and_shows_the_reference_beside(reference, tmp_pa
     monkeypatch.setenv("GAUSSMARK_RUN_DIR", str(tmp_path))
     small = [claims.finding(name, Estimate(1.0, 0.2, 1.8, 5), least=0.5) for name in ("a", "b < c")]
     page = claims.report("06_robustness", small, [claims.check("1 < 2", ok=True)], texts=5).data
-    assert "2 findings: 2 too little data; checks passed: 1" in page
+    assert "doclm, reference: 2 held. this run: 2 too little data; checks passed: 1" in page
     assert "held: 1.00 (0.90 to 1.10), n = 5,000" in page
     assert "b &lt; c" in page
     assert "1 &lt; 2" in page
-    assert "2026-01-02, model doclm, with an older version" in page
+    assert "Reference run on doclm: 2026-01-02, with an older version" in page
     assert "held, but differs from 2: 1.00 (0.90 to 1.10), n = 5,000" in page
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["checks"] == [{"check": "1 < 2", "ok": True}]
@@ -81,14 +81,14 @@ def test_the_report_is_recorded_and_shows_the_reference_beside(reference, tmp_pa
     assert results["claims"][0]["expected"] == "at least 0.5"
 
 
-def test_what_is_not_decided_stands_apart():
-    found = [
-        claims.finding("open", Estimate(1.0, -1.0, 1.0, 9), least=0),
-        claims.finding("decided", Estimate(1.0, 0.5, 1.0, 9), least=0),
-    ]
+def test_the_larger_run_speaks_first_and_its_further_findings_are_shown(reference):
+    found = [claims.finding("a", Estimate(1.0, -1.0, 1.0, 9), least=0)]
     page = claims.report("06_robustness", found).data
-    assert "not recorded" in page
-    assert page.index(">decided<") < page.index("Not decided in this run") < page.index(">open<")
+    assert page.index("<th>doclm, reference</th>") < page.index("<th>this run</th>")
+    assert page.index("<td>a</td>") < page.index("<td>b &lt; c</td>")
+    assert page.count("<td>not measured</td>") == 1
+    alone = claims.report("16_theory_in_full", found).data  # has no record
+    assert "Findings. this run: 1 too little data" in alone
 
 
 @pytest.fixture

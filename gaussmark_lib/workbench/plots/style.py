@@ -40,6 +40,12 @@ KINDS = {  # of texts, and of numbers
     "wrong key": {"color": WRONG_KEY, "marker": "D"},
     "predicted": {"color": THEORY, "marker": "x", "linestyle": "--"},
 }
+RUNS = {  # a notebook's larger runs, which are kept in git, and the reader's own
+    "SmolLM2": {"color": "#1b4f72", "marker": "s"},
+    "Gemma": {"color": "#857a00", "marker": "^"},
+    "doclm": {"color": "#12a3a3", "marker": "D"},
+    "this run": {"color": WATERMARKED, "marker": "o"},
+}
 # Of groups that are not schemes, so that the colour of a scheme has no second meaning.
 OTHERS = (
     "#1b4f72",
@@ -73,15 +79,16 @@ def use() -> None:
 def look(name: str, place: int = 0) -> dict[str, str | tuple]:
     """Return colour, marker and line of a group in a figure.
 
-    A kind of text or a scheme has the same look in every figure. Other groups get a look by their
-    place. The look of a scheme is that of the longest name in ``SCHEMES`` with which its name
+    A kind of text, a run or a scheme has the same look in every figure. Other groups get a look by
+    their place. The look of a scheme is that of the longest name in ``SCHEMES`` with which its name
     begins.
 
     >>> look("predicted")["linestyle"], look("KGW-2 z-test") == look("KGW-2") != look("KGW-1")
     ('--', True)
     """
-    if name in KINDS:
-        return KINDS[name]
+    for looks in (KINDS, RUNS):
+        if name in looks:
+            return looks[name]
     schemes = [scheme for scheme in SCHEMES if str(name).startswith(scheme)]
     if schemes:
         colour, marker = SCHEMES[max(schemes, key=len)]

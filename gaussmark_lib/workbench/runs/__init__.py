@@ -21,7 +21,7 @@ kept.
 A new preset is a YAML file in ``papermill_runs/presets``; nothing here knows a notebook by name.
 """
 
-from gaussmark_lib.workbench.runs.folder import Run, RunFailedError, reference, run
+from gaussmark_lib.workbench.runs.folder import Run, RunFailedError, reference, references, run
 from gaussmark_lib.workbench.runs.presets import comparable
 
-__all__ = ["Run", "RunFailedError", "comparable", "reference", "run"]
+__all__ = ["Run", "RunFailedError", "comparable", "reference", "references", "run"]

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NUMBERS = ("value", "low", "high", "n")  # of an estimate
+# of the names of a notebook's records in git, by model: what a real model shows comes first
+ENDINGS = ("_smollm2", "_gemma", "")
 RECORD_FILES = ("status", "params", "results")  # each a .json file; status is written last
 # in the order of a report: a reader should see first what did not come out as expected
 OUTCOMES = {"not held": "✗", "held": "✓", "at the edge": "~", "too little data": "?"}
@@ -234,9 +236,17 @@ def _weights(partial: Path) -> dict[str, dict[str, str | None]]:
     return hashes_by_model
 
 
+def references(notebook: str) -> list[Run]:
+    """Return the records in git that a notebook's claims rest on: on real models first, then on
+    doclm. The notebook's name may have its number or not.
+    """
+    records = [reference(f"{notebook}{ending}") for ending in ENDINGS]
+    return [record for record in records if record]
+
+
 def reference(notebook: str) -> Run | None:
-    """Return the record in git that a notebook's claims rest on, or None if there is none. The
-    notebook's name may have its number or not.
+    """Return the record in git of this name, or None if there is none. The name of a notebook, with
+    or without its number, is the name of its record on doclm.
     """
     name = notebook.lstrip("0123456789_")
     return load(files.RUNS / "reference" / name) if name else None

@@ -1,0 +1,134 @@
+"""What the larger runs of a notebook found, next to the reader's own run.
+
+A reader's run takes seconds and often decides nothing. The notebook's records in git
+(``runs.references``) are larger, and one of them is of a real model. So they speak first:
+:func:`answer` says which prediction came true, and :func:`beside` puts the tables of all runs into
+one table, for one figure.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from IPython.display import Markdown
+
+from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.stats import Estimate
+from gaussmark_lib.workbench import runs, words
+from gaussmark_lib.workbench.runs.folder import Run
+
+THIS_RUN = "this run"
+TITLES = {"smollm2": "SmolLM2", "gemma-3-270m": "Gemma"}
+
+# name of a prediction → the values for which it is true, from the least to the most
+Options = Mapping[str, tuple[float, float]]
+
+
+def title(run: Run) -> str:
+    """Return the name of a record's model, as people write it."""
+    model = run.params.get("model", "doclm")
+    return TITLES.get(model, model)
+
+
+def recorded(run: Run, statement: str) -> Estimate | None:
+    """Return the estimate of a finding, or of the headline, in a record; None if it has none."""
+    rows = [*run.results.get("claims", [])]
+    headline = run.results.get("headline")
+    if headline:
+        rows.append(headline | {"claim": headline["sentence"]})
+    for row in rows:
+        if row["claim"] == statement and row["value"] is not None:
+            ends = [math.nan if row[end] is None else row[end] for end in ("low", "high")]
+            return Estimate(row["value"], *ends, row["n"])
+    return None
+
+
+def true_options(estimate: Estimate, options: Options) -> list[str]:
+    """Return the predictions that an interval leaves possible: those whose values it touches. An
+    estimate without an interval leaves all of them.
+
+    >>> options = {"less": (-math.inf, 1), "more": (1, math.inf)}
+    >>> true_options(Estimate(0.9, 0.8, 0.97, 300), options)
+    ['less']
+    >>> true_options(Estimate(0.9, 0.6, 1.2, 10), options)
+    ['less', 'more']
+    """
+    if math.isnan(estimate.low):
+        return list(options)
+    return [
+        name
+        for name, (least, most) in options.items()
+        if estimate.low < most and least < estimate.high
+    ]
+
+
+def answer(
+    notebook: str,
+    statement: str | Callable[[Run], Estimate | None],
+    estimate: Estimate,
+    options: Options,
+    *,
+    model: str = "",
+) -> Markdown:
+    """Say which prediction came true: in each record of the notebook, and then in this run.
+
+    Args:
+        statement: the sentence of a finding, or a function from a record to the estimate (None if
+            the record has none).
+        estimate: of this run.
+        options: each prediction, and the values for which it is true.
+        model: the name of this run's model.
+    """
+    if len(options) < 2:
+        raise GaussMarkError(f"options: expected at least two predictions, got {list(options)}")
+    find = statement if callable(statement) else lambda run: recorded(run, statement)
+    estimates = {title(run): find(run) for run in runs.references(notebook)}
+    lines = [
+        f"- **{name}** (reference): {_in_words(found, options)}"
+        for name, found in estimates.items()
+        if found is not None
+    ]
+    here = f"{THIS_RUN} ({model})" if model else THIS_RUN
+    lines.append(f"- {here}: {_in_words(estimate, options)}")
+    return Markdown("\n".join(lines))
+
+
+def _in_words(estimate: Estimate, options: Options) -> str:
+    """The prediction that came true, with the estimate."""
+    numbers = estimate.row()
+    finite = {name: None if math.isnan(number) else number for name, number in numbers.items()}
+    value, basis = words.estimate(finite)
+    possible = true_options(estimate, options)
+    if len(possible) == 1:
+        return f"**{possible[0]}**, {value} {basis}"
+    if not possible:  # between two ranges
+        return f"none of the predictions, {value} {basis}"
+    return f"{value} {basis}, too few texts to decide between {_either(possible)}"
+
+
+def _either(names: Sequence[str]) -> str:
+    """The names, joined by commas and an "and"."""
+    *first, last = [f"*{name}*" for name in names]
+    return f"{', '.join(first)} and {last}"
+
+
+def beside(
+    table: pd.DataFrame, notebook: str, name: str, change: Callable[[Run, Any], Any] | None = None
+) -> pd.DataFrame:
+    """Return this run's table under the tables of the same name in the notebook's records, with the
+    column ``run``: the record's model, or ``THIS_RUN``.
+
+    Args:
+        name: of ``record.save_table``. A record without it is left out.
+        change: what to do with a record's table first, as a function of the record and the table.
+    """
+    tables = {}
+    for run in runs.references(notebook):
+        if not (run.dir / f"{name}.parquet").exists():
+            continue
+        recorded_table = run.table(name)
+        tables[title(run)] = change(run, recorded_table) if change else recorded_table
+    tables[THIS_RUN] = table
+    parts = [part.assign(run=run_name) for run_name, part in tables.items()]
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,73 @@
+"""The larger runs of a notebook answer first."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.stats import Estimate
+from gaussmark_lib.workbench import answers, runs
+from gaussmark_lib.workbench.runs.folder import Run
+
+OPTIONS = {"less": (-math.inf, 1.0), "more": (1.0, math.inf)}
+STATEMENT = "price divided by the law"
+
+
+def a_run(folder, model, value, low, high, n):
+    folder.mkdir()
+    pd.DataFrame({"x": [value]}).to_parquet(folder / "prices.parquet")
+    claim = {"claim": STATEMENT, "value": value, "low": low, "high": high, "n": n}
+    headline = {"sentence": "texts detected", "value": 0.5, "low": 0.4, "high": 0.6, "n": n}
+    results = {"claims": [claim], "headline": headline}
+    return Run(folder, folder.name, {"model": model}, results, {})
+
+
+@pytest.fixture
+def records(monkeypatch, tmp_path):
+    records = [
+        a_run(tmp_path / "a", "smollm2", 0.84, 0.8, 0.88, 300),
+        a_run(tmp_path / "b", "doclm", 1.33, None, None, 3),
+    ]
+    monkeypatch.setattr(runs, "references", lambda notebook: records)
+    return records
+
+
+def test_the_real_model_speaks_first_and_an_undecided_run_says_so(records):
+    said = answers.answer("05_quality", STATEMENT, Estimate(1.2, 0.7, 1.9, 16), OPTIONS).data
+    first, second, here = said.splitlines()
+    assert first == "- **SmolLM2** (reference): **less**, 0.840 (0.800 to 0.880), n = 300"
+    assert second.startswith("- **doclm** (reference): 1.33 (n = 3, too few for an interval)")
+    assert here.startswith("- this run: 1.2 (0.7 to 1.9), n = 16, too few texts to decide between")
+    assert here.endswith("*less* and *more*")
+
+
+def test_a_headline_and_a_function_of_the_record_are_statements_too(records):
+    assert answers.recorded(records[0], "texts detected") == Estimate(0.5, 0.4, 0.6, 300)
+    assert answers.recorded(records[0], "another statement") is None
+    here = Estimate(2.0, 1.5, 2.5, 9)
+    said = answers.answer("05_quality", lambda run: None, here, OPTIONS, model="doclm").data
+    assert said == "- this run (doclm): **more**, 2.0 (1.5 to 2.5), n = 9"
+
+
+def test_an_interval_between_two_ranges_makes_no_prediction_true():
+    options = {"small": (0, 1), "large": (2, 3)}
+    assert answers.true_options(Estimate(1.5, 1.2, 1.8, 50), options) == []
+
+
+def test_one_prediction_is_refused(records):
+    with pytest.raises(GaussMarkError, match="at least two predictions"):
+        answers.answer("05_quality", STATEMENT, Estimate(1, 0, 2, 5), {"less": (0, 1)})
+
+
+def test_tables_of_all_runs_become_one(records):
+    table = answers.beside(pd.DataFrame({"x": [9.0]}), "05_quality", "prices")
+    assert table["run"].tolist() == ["SmolLM2", "doclm", "this run"]
+    assert table["x"].tolist() == [0.84, 1.33, 9.0]
+    alone = answers.beside(pd.DataFrame({"x": [9.0]}), "05_quality", "no such table")
+    assert alone["run"].tolist() == ["this run"]
+
+
+def test_records_on_real_models_come_before_those_on_doclm():
+    models = [run.params["model"] for run in runs.references("05_quality")]
+    assert models == ["smollm2", "doclm"]
