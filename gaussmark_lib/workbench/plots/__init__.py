@@ -5,6 +5,7 @@
 ``intervals``      estimates as points with error bars or as lines with bands, from a table
                    or from ``stats.Estimate``
 ``panels``         most figures: a table's estimates as lines or points, in panels
+``diagrams``       where the noise is, and who holds what: pictures without data
 ``show``           text in the output of a notebook
 =================  ================================================================================
 
