@@ -51,6 +51,7 @@ CONTROL = "plain, drawn again"
 EVERY_TOKEN = "Gumbel-max, every token"
 NO_PROMPT = "GaussMark, no prompt"
 SHARPER = robustness.SHARPER
+UNEDITED = robustness.UNEDITED
 AT_COST = "GaussMark at KGW-1's cost"
 TASKS = {  # kind of answer: (forms of a request, subjects)
     "code": (
@@ -135,6 +136,7 @@ TASKS = {  # kind of answer: (forms of a request, subjects)
         ),
     ),
 }
+FEW_PAIRS = 20  # with fewer pairs, ratios of tokens are too uncertain
 ITERATIONS = 3  # of solving σ: each multiplies σ² by the wanted price over the price at this σ
 
 
@@ -178,8 +180,8 @@ def prices_along(
 
     Returns:
         ``kl``, the mean of KL(q ‖ p) over the text's places, and ``change``, the mean of
-        −Σ_v q(v) log p(v) less the entropy of p. Both sums are exact over the next token. For noise
-        they are means over ξ and −ξ, which removes the part that is linear in ξ.
+        −Σ_v q(v) log p(v) minus the entropy of p. Both sums are exact over the next token. For
+        noise they are means over ξ and −ξ, which removes the part that is linear in ξ.
     """
     rows = []
     for prompt, text, key in zip(pairs.prompts, plain, pairs.keys, strict=True):
@@ -357,8 +359,8 @@ def first_below(log10_p: ArrayLike, lengths: ArrayLike, level: float) -> float:
 
 
 def tokens_needed(table: pd.DataFrame, scheme: str, level: float) -> float:
-    """Return the number of tokens at which half of a scheme's texts are detected: where the median
-    of log p reaches log of the level (:func:`first_below`).
+    """Return the number of tokens at which the median of log p over a scheme's texts reaches log of
+    the level (:func:`first_below`). At least half of the texts are detected there.
     """
     log10_p = _texts_by_length(table, scheme)  # (texts, lengths)
     return first_below(log10_p.median(), log10_p.columns, level)
@@ -423,7 +425,7 @@ def draw_lengths(table: pd.DataFrame, level: float, caption: str, name: str) -> 
         at={"one half": 0.5},
         ylim=(-0.02, 1.02),
         xlabel="tokens of the text",
-        ylabel="share detected",
+        ylabel="share of texts detected",
         xscale="log",
     )
     return record.save_figure(figure, name)
@@ -434,23 +436,55 @@ def in_tokens(
     times: Mapping[str, stats.Estimate],
     lengths: Sequence[int],
 ) -> str:
-    """Word the tokens that each scheme needs (at two levels), and which schemes need fewer than
-    GaussMark.
+    """Word the tokens that each scheme needs at the first level, and which schemes need
+    significantly fewer than GaussMark: the interval of the ratio excludes 1.
+
+    A ratio is a lower limit if GaussMark's number is a lower limit or the other number is an upper
+    limit. Two lower limits have no ratio.
     """
-    # of the first level
-    words = {name: in_words(numbers[0], lengths) for name, numbers in needed.items()}
-    # where GaussMark's number is a lower bound, so are the ratios
-    is_bound = needed["GaussMark"][0] > lengths[-1]
-    prefix = "at least " if is_bound else ""
-    fewer = [
-        f"{name} ({prefix}{ratio.value:.1f} times)"
-        for name, ratio in times.items()
-        if ratio.low > 1
+    at_level = {name: numbers[0] for name, numbers in needed.items()}
+    is_above = {name: number > lengths[-1] for name, number in at_level.items()}
+    fewer = []
+    incomparable = []
+    for name, ratio in times.items():
+        if is_above["GaussMark"] and is_above[name]:
+            incomparable.append(name)
+        elif ratio.low > 1:
+            is_limit = is_above["GaussMark"] or at_level[name] <= lengths[0]
+            prefix = "at least " if is_limit else ""
+            fewer.append(f"{name} ({prefix}{ratio.value:.1f} times as many)")
+    words = {name: in_words(number, lengths) for name, number in at_level.items()}
+    sentences = [
+        f"Tokens needed at level {LEVELS[0]:g}: {listing(words)}.",
+        "GaussMark needs significantly more tokens than:"
+        f" {', '.join(fewer) or 'no scheme in this run'}.",
     ]
-    return (
-        f"Tokens for half of the texts: {listing(words)}. GaussMark needs more than the following,"
-        f" by an interval that excludes 1: {', '.join(fewer) or 'none'}."
-    )
+    if incomparable:
+        sentences.append(
+            f"GaussMark's number and that of {' and '.join(incomparable)} are both lower limits,"
+            " so their ratio says nothing."
+        )
+    if min(ratio.n for ratio in times.values()) < FEW_PAIRS:
+        sentences.append("With so few pairs, the ratios are imprecise; compare the curves.")
+    return " ".join(sentences)
+
+
+def price_in_words(change: ArrayLike, needed: float, longest: int) -> str:
+    """Word the price of one detection: the mean cost per token, in nats, times the tokens needed.
+
+    The price is a lower limit if more than the ``longest`` number of tokens is needed. There is no
+    price if the cost is not significantly above 0.
+
+    >>> price_in_words([0.18, 0.2, 0.22], 40.0, 96), price_in_words([0.18, 0.2, 0.22], 97.0, 96)
+    ('8.0 nats', 'more than 19.2 nats')
+    >>> price_in_words([-0.1, 0.1, 0.3], 40.0, 96)
+    'cost not significantly above 0'
+    """
+    cost = stats.interval(change)
+    if not cost.low > 0:
+        return "cost not significantly above 0"
+    prefix = "more than " if needed > longest else ""
+    return f"{prefix}{cost.value * min(needed, longest):.1f} nats"
 
 
 def changes(
@@ -459,7 +493,7 @@ def changes(
     written: Mapping[str, Texts],
     plain: Sequence[Texts],
 ) -> dict[str, np.ndarray]:
-    """Return Δ cross-entropy of each text, nats per token, by scheme: less the mean of plain texts
+    """Return Δ cross-entropy of each text, nats per token, by scheme: minus the mean of plain texts
     for the same prompt. The first draw of plain texts is the control; the others are subtracted.
     """
     contenders = {CONTROL: plain[0], **written}
@@ -517,6 +551,23 @@ def by_version(edited: pd.DataFrame) -> pd.DataFrame:
     return detected.assign(version=detected["edit"] + strength)
 
 
+def losses_in_words(after: pd.DataFrame, names: Sequence[str], version: str) -> str:
+    """Word the shares detected without an edit and after one edit (:func:`by_version`), and say
+    whose share falls most.
+    """
+    share = after.set_index(["scheme", "version"])["value"]
+    before_and_after = {name: (share[name, UNEDITED], share[name, version]) for name in names}
+    words = {name: f"{before:.2f}, {left:.2f}" for name, (before, left) in before_and_after.items()}
+    losses = {name: before - left for name, (before, left) in before_and_after.items()}
+    largest = max(losses.values())
+    if largest <= 0:
+        most = "No share falls."
+    else:
+        losers = [name for name, loss in losses.items() if np.isclose(loss, largest)]
+        most = f"In this run, the share falls most for {' and '.join(losers)}, by {largest:.2f}."
+    return f"Share detected, unedited and after *{version}*: {listing(words)}. {most}"
+
+
 def draw_left(table: pd.DataFrame, x: str, title: str, caption: str, name: str) -> Figure:
     """Draw the share detected at level 0.01 by scheme and column x. Save it in the record as
     ``name``.
@@ -529,7 +580,7 @@ def draw_left(table: pd.DataFrame, x: str, title: str, caption: str, name: str) 
         caption=caption,
         at={"level": 0.01},
         ylim=(-0.02, 1.02),
-        ylabel="share detected at level 0.01",
+        ylabel="share of texts detected at level 0.01",
     )
     return record.save_figure(figure, name)
 
@@ -665,12 +716,12 @@ def draw_freedom(cool: pd.DataFrame, level: float, caption: str) -> Figure:
         table,
         "freedom",
         by="scheme",
-        title="How much is detected where the model has little choice?",
-        caption=f"{caption}; a point per temperature",
+        title="Detection rate when the model has little choice",
+        caption=f"{caption}; one point per temperature",
         at={"level": level},
         ylim=(-0.02, 1.02),
-        xlabel="freedom: mean entropy of what tokens were drawn from, nats",
-        ylabel=f"share detected at level {level:g}",
+        xlabel="freedom (mean entropy per token, nats)",
+        ylabel=f"share of texts detected at level {level:g}",
     )
     return record.save_figure(figure, "freedom")
 
@@ -742,8 +793,8 @@ def one_key(
 
 
 def worst_by_chance(n_keys: int, n_texts: int, level: float) -> float:
-    """Return the share of texts that the worst of ``n_keys`` keys calls watermarked in 1 case of
-    20, if all texts were independent coins.
+    """Return the share of texts that the worst of ``n_keys`` keys calls watermarked, or fewer, with
+    a probability of at least 95%, if the false alarms were independent.
 
     >>> worst_by_chance(1, 100, 0.05), worst_by_chance(100, 100, 0.05)
     (0.09, 0.13)
@@ -793,7 +844,9 @@ def continued(model: PreTrainedModel, prompt: list[int], n_tokens: int, **settin
 
 
 def of_one_key(table: pd.DataFrame, odd: str) -> str:
-    """Word the worst key of each test, and Gumbel-max's two tests on the kind ``odd``."""
+    """Word the worst key of each test at level 0.05, what chance alone would give, and Gumbel-max's
+    two tests on the kind ``odd``.
+    """
     share_by_kind = table.groupby(["scheme", "kind"], sort=False)["share"]
     worst = share_by_kind.max()  # over keys
     mean = share_by_kind.agg(stats.interval, share=True)  # with an interval over keys
@@ -803,12 +856,16 @@ def of_one_key(table: pd.DataFrame, odd: str) -> str:
     }
     repeats = mean[EVERY_TOKEN, odd]
     once = mean["Gumbel-max", odd]
+    n_keys = table["key"].nunique()
+    n_texts = table["n"].min()  # per kind
+    by_chance = worst_by_chance(n_keys, n_texts, 0.05)
     return (
-        f"The worst of {table['key'].nunique()} keys calls watermarked, at level 0.05: "
-        f"{listing(words)}. On average over keys, Gumbel-max calls {repeats.value:.0%} "
-        f"({repeats.low:.0%} to {repeats.high:.0%}) of *{odd}* watermarked if it counts every "
-        f"token, and {once.value:.0%} ({once.low:.0%} to {once.high:.0%}) if it counts each "
-        "context once."
+        f"Share of human texts that the worst of {n_keys} keys calls watermarked at level 0.05: "
+        f"{listing(words)}. If the false alarms on {n_texts} texts of a kind were independent, "
+        f"this share would be at most {by_chance:.0%} with a probability of at least 95%. On "
+        f"average over keys, Gumbel-max calls {repeats.value:.0%} ({repeats.low:.0%} to "
+        f"{repeats.high:.0%}) of *{odd}* watermarked if it counts every token, and "
+        f"{once.value:.0%} ({once.low:.0%} to {once.high:.0%}) if it counts each context once."
     )
 
 

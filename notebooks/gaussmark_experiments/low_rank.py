@@ -229,7 +229,7 @@ def misuses(
     keys: Sequence[Key],
     **options,
 ) -> dict[str, np.ndarray]:
-    """Return ψ of a projected watermark, and the same if P is not where it belongs.
+    """Return ψ of a projected watermark, and two wrong statistics, in which a P is missing.
 
     =============  ==================  ========================================================
     ``RIGHT``      ⟨Pξ, PG⟩ / (σ‖PG‖)  N(0, 1) under the null, mean σ‖PG‖ on its own text
@@ -282,8 +282,46 @@ def left_in_words(
     predicted_share = promised[scheme].mean() / promised[VANILLA].mean()
     return (
         f"At {scheme}, an even spread would leave $\\sqrt{{1-k/d}}$ = {even**0.5:.0%} of ψ. The"
-        f" gradients predict {predicted_share:.0%}. Measured over predicted: **{measured}**."
+        f" gradients predict {predicted_share:.0%}. Measured ψ divided by predicted ψ:"
+        f" **{measured}**."
     )
+
+
+def prices_in_words(
+    costs: pd.DataFrame,
+    over: Mapping[str, stats.Estimate],
+    scheme: str,
+) -> str:
+    """Word the prices of a scheme (:func:`prices`), and divided by the vanilla scheme's prices
+    (:func:`of_scheme`).
+    """
+    mean = costs.groupby(["quantity", "scheme"])["value"].mean()
+    return (
+        f"Mean price of {scheme} in nats per token: {mean[OWN, scheme]:.3f} on its own text"
+        f" (vanilla {mean[OWN, VANILLA]:.3f}), {mean[HUMAN, scheme]:.3f} on human text (vanilla"
+        f" {mean[HUMAN, VANILLA]:.3f}). Divided by the vanilla price (95%): {over[OWN]} on its own"
+        f" text, {over[HUMAN]} on human text. On human text, {scheme} is {_cheaper(over[HUMAN])}."
+    )
+
+
+def _cheaper(price: stats.Estimate) -> str:
+    """What the interval of a price, divided by another price, says about the two."""
+    if np.isnan(price.low):
+        return "not comparable with the vanilla scheme, because there is no interval"
+    if price.high < 1:
+        return f"between {1 - price.high:.0%} and {1 - price.low:.0%} cheaper"
+    if price.low > 1:
+        return f"between {price.low - 1:.0%} and {price.high - 1:.0%} more expensive"
+    return f"at most {1 - price.low:.0%} cheaper and at most {price.high - 1:.0%} more expensive"
+
+
+def kept_in_words(keeps: stats.Estimate, scheme: str) -> str:
+    """Say which scheme keeps the larger share of its ψ (:func:`left_over_vanilla`)."""
+    if keeps.low > 1:
+        return f"So {scheme} keeps the larger share."
+    if keeps.high < 1:
+        return "So the vanilla scheme keeps the larger share."
+    return "This run cannot say which scheme keeps the larger share."
 
 
 def draw_one_sigma(
@@ -322,7 +360,7 @@ def draw_null(psi: Mapping[str, np.ndarray], caption: str) -> Figure:
     axes.plot(grid, norm.cdf(grid), **style.DASHED, label="N(0, 1)")
     axes.set(
         xlabel="statistic of one human text",
-        ylabel="share of keys at or below",
+        ylabel="share of keys with at most this value",
     )
     style.legend_beside(axes)
     return style.caption(
@@ -350,7 +388,7 @@ def draw_spectrum(
         color=style.THEORY,
     )
     spectrum.set(
-        xlabel="number of the direction",
+        xlabel="singular direction, the strongest first",
         ylabel="singular value of θ",
         ylim=(0, None),
     )
@@ -376,9 +414,9 @@ def draw_spectrum(
         )
     energies.plot([0, 1], [0, 1], **style.THIN, label="an even spread")
     energies.set(
-        xlabel="k/d: share of the side's directions",
+        xlabel="k/d: share of left or right directions",
         ylabel="share in the top k",
     )
-    energies.set_title("Does the gradient favour them?")
+    energies.set_title("Does the gradient favour the same directions?")
     style.legend_beside(energies)
     return style.caption(figure, caption)

@@ -387,7 +387,7 @@ def power_figure(
         shares(table, ["scheme", "edit", "fraction"], 0.05),
         x,
         at={"level": 0.05},
-        ylabel="texts detected at level 0.05",
+        ylabel="share of texts detected at level 0.05",
         ylim=(-0.03, 1.03),
         title=title,
         caption=caption,
@@ -432,11 +432,12 @@ def parts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def toy(lost: float, added: float, surprise: float) -> float:
-    """Return ψ after over ψ before, of a toy text of 100 tokens: each token's gradient is a random
-    vector, the key's noise leans as much towards each of them, and contexts do not exist.
+    """Return ψ after an edit divided by ψ before it, for a toy text of 100 tokens.
 
-    A share ``lost`` of the tokens is deleted, and ``added`` · 100 other tokens are inserted, which
-    the noise does not know, with squared norms ``surprise`` times as large.
+    Each token's gradient is a random vector, all tokens have the same part of the signal, and
+    there are no contexts. A share ``lost`` of the tokens is deleted, and ``added`` · 100 other
+    tokens are inserted. An inserted token has no signal on average, and its squared norm is
+    ``surprise`` times that of an original token.
     """
     n_tokens = 100
     dimension = 20_000
@@ -466,7 +467,8 @@ def false_alarms(
     seed: int = 0,
 ) -> pd.DataFrame:
     """Measure the level after each edit of unwatermarked texts, under keys that no other text has.
-    Given the text, each key is an independent coin, so the count over all pairs is binomial.
+    For a given text, the keys' false alarms are independent, so the count over all pairs is
+    binomial.
 
     Returns:
         ``scheme, edit, level, value, low, high, n`` (exact 99% interval), and ``p_excess`` =

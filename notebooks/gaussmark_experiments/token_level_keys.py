@@ -239,10 +239,10 @@ def draw_levels(levels: pd.DataFrame, caption: str) -> Figure:
         levels,
         "n_tokens",
         by="what",
-        title="Is the level as promised?",
+        title="False-alarm rate of the quantile test",
         caption=caption,
         xlabel="tokens of the text, K",
-        ylabel="P(called watermarked)",
+        ylabel="probability of a false alarm",
         ylim=(0, 1),
     )
 
@@ -254,7 +254,7 @@ def draw_power(power: pd.DataFrame, level: float, caption: str) -> Figure:
         "n_tokens",
         by="scheme",
         looks=LOOKS,
-        title="What do three tests detect, at the same price?",
+        title="Detection rate of the three tests, at the same price",
         caption=caption,
         xlabel="tokens of the text",
         ylabel=f"share detected at level {level:g}",
@@ -285,6 +285,48 @@ def by_alpha(gammas: pd.DataFrame, alphas: Sequence[float], level: float) -> pd.
         )
         rows.append(efficiency)
     return pd.DataFrame(rows)
+
+
+def bound_in_words(n_tokens: int, exact: float, bound: float) -> str:
+    """Compare the exact level with the proved bound, which is NaN if nothing is proved."""
+    level = f"At {n_tokens} tokens, the exact level is **{exact:.3g}**."
+    if math.isnan(bound):
+        return f"{level} The proposition proves no bound here."
+    times = bound / exact
+    return f"{level} The proved bound is **{bound:.3g}**, which is {times:.0f} times as large."
+
+
+def best_in_words(by_alpha: pd.DataFrame) -> str:
+    """Say which α₀ of :func:`by_alpha` detects most texts."""
+    detected = by_alpha[by_alpha["what"] == "share detected"]
+    most = detected["value"].max()
+    best = detected.loc[detected["value"] == most, "alpha_0"]
+    listed = " and ".join(f"{alpha_0:g}" for alpha_0 in best)
+    verb = "detects" if len(best) == 1 else "detect"
+    n_texts = detected["n"].iloc[0]
+    return f"In this run, α₀ = {listed} {verb} most texts: {most:.0%} of {n_texts:.0f}."
+
+
+def proposition_in_words(rate: float, alpha_0: float, level: float, n_tokens: int) -> str:
+    """Say what the proposition covers if a watermarked token is a hit with probability ``rate``,
+    and compare with the exact level of the best test.
+    """
+    margin = max(rate - alpha_0, 0)  # λ₀ + β₀ ≤ λ' ≤ 1 − α₀, and β₀ is 1 − rate
+    needed = quantiles.tokens_for_level(level, 1 - alpha_0 - margin / 2, alpha_0)
+    if math.isinf(needed):
+        covered = "So the proposition guarantees nothing."
+    else:
+        covered = (
+            f"So the proposition covers at most {margin:.1%} corrupted tokens, and in the middle of"
+            f" its range of λ' it guarantees level {level:g} for **{needed:,} tokens** or more."
+        )
+    best = quantiles.quantile_for(n_tokens, level, alpha_0)
+    exact = quantiles.exact_level(n_tokens, best, alpha_0)
+    return (
+        f"At α₀ = {alpha_0:g}, a token of a watermarked text is a hit with probability"
+        f" **{rate:.3f}**. {covered} With {n_tokens} tokens, the exact level of the best test is"
+        f" {exact:.3f}."
+    )
 
 
 def by_position(gammas: pd.DataFrame, width: int) -> pd.DataFrame:

@@ -67,9 +67,10 @@ def comparison(result: Comparison) -> str:
         kind: sum(text.row["verdict"] == "detected" for text in texts)
         for kind, texts in result.tested.items()
     }
+    average = " on average over these texts" if n > 1 else ""
     verdicts = (
         f"{detected[WATERMARKED]} of {n} detected. The predicted probability of detection was"
-        f" {verdict.probability(result.power)} per text."
+        f" {verdict.probability(result.power)}{average}."
     )
     false_alarms = ""
     if detected[PLAIN]:

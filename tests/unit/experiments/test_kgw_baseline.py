@@ -122,8 +122,13 @@ def test_a_keys_false_alarms_are_counted_over_texts():
         assert row["share"].item() == (alone["p_value"] <= 0.4).mean()
     said = kgw_baseline.of_one_key(table, "random")
     worst = table[table["scheme"] == "GaussMark"]["share"].max()
-    assert said.startswith("The worst of 3 keys")
+    assert said.startswith("Share of human texts that the worst of 3 keys calls watermarked")
     assert f"**GaussMark** {worst:.0%} of random; " in said
+    by_chance = kgw_baseline.worst_by_chance(3, 4, 0.05)
+    assert (
+        f"on 4 texts of a kind were independent, this share would be at most {by_chance:.0%}"
+        in said
+    )
 
 
 def test_texts_are_written_each_under_its_own_key(written):
@@ -148,11 +153,38 @@ def test_a_sentence_names_the_schemes_that_need_fewer_tokens():
     times = {"a": Estimate(2.0, 1.5, 3.0, 9), "b": Estimate(1.1, 0.5, 3.0, 9)}
     needed = {"GaussMark": [24.0, 99], "a": [12.0, 99], "b": [50.0, 99]}
     said = kgw_baseline.in_tokens(needed, times, [8, 40])
-    wanted = "Tokens for half of the texts: **GaussMark** 24; **a** 12; **b** more than 40."
+    wanted = "Tokens needed at level 0.01: **GaussMark** 24; **a** 12; **b** more than 40."
     assert said.startswith(wanted)
-    assert said.endswith("excludes 1: a (2.0 times).")
+    assert "significantly more tokens than: a (2.0 times as many). With so few pairs" in said
     never = kgw_baseline.in_tokens(needed | {"GaussMark": [41.0, 99]}, times, [8, 40])
-    assert never.endswith("excludes 1: a (at least 2.0 times).")
+    assert "more tokens than: a (at least 2.0 times as many)." in never
+    assert "GaussMark's number and that of b are both lower limits" in never
+    at_once = kgw_baseline.in_tokens(needed | {"a": [8.0, 99]}, times, [8, 40])
+    assert "a (at least 2.0 times as many)" in at_once, "the other number is an upper limit"
+    no_scheme = {"b": Estimate(1.1, 0.5, 3.0, 300)}
+    said = kgw_baseline.in_tokens(needed, no_scheme, [8, 40])
+    assert said.endswith("significantly more tokens than: no scheme in this run.")
+
+
+def test_a_sentence_names_the_scheme_whose_share_falls_most():
+    rows = {
+        "scheme": ["GaussMark", "SynthID", "GaussMark", "SynthID"],
+        "version": ["unedited", "unedited", "cut, 0.3", "cut, 0.3"],
+    }
+    after = pd.DataFrame(rows)
+    names = ["GaussMark", "SynthID"]
+    one = after.assign(value=[0.98, 1.0, 0.12, 0.86])
+    said = kgw_baseline.losses_in_words(one, names, "cut, 0.3")
+    assert said.startswith(
+        "Share detected, unedited and after *cut, 0.3*: **GaussMark** 0.98, 0.12;"
+    )
+    assert said.endswith("the share falls most for GaussMark, by 0.86.")
+    both = after.assign(value=[0.9, 1.0, 0.4, 0.5])
+    assert "most for GaussMark and SynthID, by 0.50" in kgw_baseline.losses_in_words(
+        both, names, "cut, 0.3"
+    )
+    neither = after.assign(value=[0.5, 0.5, 0.5, 0.6])
+    assert kgw_baseline.losses_in_words(neither, names, "cut, 0.3").endswith("No share falls.")
 
 
 @pytest.mark.parametrize("name", ["GaussMark", "KGW-2"])

@@ -171,3 +171,33 @@ def test_estimates_of_one_scheme_and_what_an_even_spread_would_leave():
     said = low_rank.left_in_words(promised, "k = 2", 0.25, stats.Estimate(1.1, 1.0, 1.2, 9))
     assert "$\\sqrt{1-k/d}$ = 50% of ψ. The gradients predict 40%." in said
     assert low_rank.detected({RIGHT: np.array([0.0, 3.0])}, 0.05)["value"].tolist() == [0.5]
+
+
+def test_prices_in_words_follow_the_interval():
+    costs = pd.DataFrame(
+        {
+            "quantity": [OWN, OWN, HUMAN, HUMAN],
+            "scheme": [VANILLA, "k = 2"] * 2,
+            "value": [0.4, 0.3, 0.2, 0.1],
+        }
+    )
+    endings = {
+        (0.7, 0.9): "between 10% and 30% cheaper.",
+        (1.1, 1.4): "between 10% and 40% more expensive.",
+        (0.9, 1.2): "at most 10% cheaper and at most 20% more expensive.",
+        (np.nan, np.nan): "because there is no interval.",
+    }
+    for (low, high), ending in endings.items():
+        over = {OWN: stats.Estimate(0.75, 0.7, 0.8, 9), HUMAN: stats.Estimate(1.0, low, high, 9)}
+        said = low_rank.prices_in_words(costs, over, "k = 2")
+        assert "0.300 on its own text (vanilla 0.400), 0.100 on human text (vanilla 0.200)" in said
+        assert said.endswith(ending)
+
+
+def test_a_share_that_is_kept_is_larger_only_if_its_interval_excludes_one():
+    larger = low_rank.kept_in_words(stats.Estimate(1.2, 1.1, 1.3, 9), "k = 2")
+    smaller = low_rank.kept_in_words(stats.Estimate(0.8, 0.7, 0.9, 9), "k = 2")
+    neither = low_rank.kept_in_words(stats.Estimate(1.1, 0.9, 1.3, 9), "k = 2")
+    assert larger == "So k = 2 keeps the larger share."
+    assert smaller == "So the vanilla scheme keeps the larger share."
+    assert "cannot say" in neither

@@ -90,6 +90,28 @@ def test_levels_and_power_are_those_of_binomials():
         assert row["value"] == pytest.approx(power, abs=4 * (power * (1 - power) / 300) ** 0.5)
 
 
+def test_what_the_proposition_covers_in_words():
+    said = experiment.bound_in_words(48, 0.05, 0.4)
+    assert said.endswith("The proved bound is **0.4**, which is 8 times as large.")
+    assert experiment.bound_in_words(48, 0.05, np.nan).endswith("proves no bound here.")
+    covered = experiment.proposition_in_words(0.7, 0.5, 0.05, 48)
+    # λ' in the middle of [0.3, 0.5]: log(20) / (2 · 0.1²) = 149.8
+    assert "covers at most 20.0% corrupted tokens" in covered
+    assert "level 0.05 for **150 tokens** or more" in covered
+    assert covered.endswith("With 48 tokens, the exact level of the best test is 0.030.")
+    assert "guarantees nothing" in experiment.proposition_in_words(0.45, 0.5, 0.05, 48)
+
+
+def test_the_best_levels_of_a_tokens_test_are_named_with_ties():
+    rows = {"what": "share detected", "alpha_0": [0.1, 0.5, 0.8], "n": 12.0}
+    efficiency = pd.DataFrame({"what": ["efficiency"], "alpha_0": [0.5], "value": [1.0]})
+    one = pd.concat([pd.DataFrame(rows).assign(value=[0.25, 0.75, 0.5]), efficiency])
+    said = experiment.best_in_words(one)
+    assert said == "In this run, α₀ = 0.5 detects most texts: 75% of 12."
+    two = pd.DataFrame(rows).assign(value=[0.75, 0.75, 0.5])
+    assert "α₀ = 0.1 and 0.5 detect most texts" in experiment.best_in_words(two)
+
+
 def test_the_interval_of_a_paired_difference_covers_it_and_exists_where_all_agree():
     rng, truth = np.random.default_rng(0), 0.15 - 0.05
     covered = []
