@@ -48,7 +48,9 @@ from gaussmark_lib.corrupt import Change
 from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Ids, Texts
-from gaussmark_lib.workbench.pairs import OWN, WRONG, Pairs
+from gaussmark_lib.workbench.begin import N_TEXTS
+from gaussmark_lib.workbench.pairs import OWN, WRONG, Pairs, means
+from gaussmark_lib.workbench.runs import Run
 
 # Each returns a p-value that is exact over keys.
 TESTS = PAPERS, SHARPER, BOTH = (
@@ -62,6 +64,7 @@ CLEANED = "the sharper ψ, cleaned first"
 Direction = Callable[[Tensor], Tensor]  # from a text's G to the direction of its test
 PAPER = "G, the paper's"
 RANDOM = "a random direction"
+OLD_NAMES = {"a random one": RANDOM}  # of a direction, in records that are older than its name
 SIGN = "the sign of G"
 TOP = "G's two largest singular directions"
 WHITENED = "G divided by the Fisher diagonal"
@@ -124,6 +127,32 @@ def along(
                 rows.append((name, gradient.text, kind, value, cosine, forecast))
     columns = ["direction", "pair", "kind", "psi", "cosine", "forecast"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def kept_along(along: pd.DataFrame, direction: str) -> stats.Estimate:
+    """Divide mean ψ of watermarked texts along a direction of :func:`along` by mean ψ along G."""
+    own = along[along["kind"] == OWN].replace({"direction": OLD_NAMES})
+    psis = own.pivot(index="pair", columns="direction", values="psi")
+    return stats.ratio(psis[direction], psis[PAPER])
+
+
+def kept(along: pd.DataFrame) -> pd.DataFrame:
+    """Return :func:`kept_along` of each direction but G: ``direction, value, low, high, n``."""
+    names = along["direction"].replace(OLD_NAMES).unique()
+    rows = [
+        {"direction": direction, **kept_along(along, direction).row()}
+        for direction in names
+        if direction != PAPER
+    ]
+    return pd.DataFrame(rows)
+
+
+def kept_by_the_law(along: pd.DataFrame) -> pd.DataFrame:
+    """Return the shares of :func:`kept` that the cosines predict: ``direction, value``."""
+    own = along[along["kind"] == OWN]
+    forecasts = own.groupby("direction", sort=False)["forecast"].mean()
+    shares = forecasts.drop(PAPER) / forecasts[PAPER]
+    return shares.rename("value").reset_index()
 
 
 def _psi(
@@ -229,6 +258,51 @@ def wide(table: pd.DataFrame, edit: str, column: str, kind: str = OWN) -> pd.Dat
     # of one edit under one kind of key
     rows = table[(table["edit"] == edit) & (table["kind"] == kind)]
     return rows.pivot(index="pair", columns="test", values=column)
+
+
+def gains(after: pd.DataFrame) -> pd.DataFrame:
+    """Divide mean ψ of the sharper test by the paper's, without and with cleaning, for each edit of
+    :func:`after_edits`: ``edit, test, value, low, high, n``.
+    """
+    rows = []
+    for edit in after["edit"].unique():
+        psis = wide(after, edit, "psi")
+        for test in (SHARPER, CLEANED):
+            gain = stats.ratio(psis[test], psis[PAPERS])
+            rows.append({"edit": edit, "test": test, **gain.row()})
+    return pd.DataFrame(rows)
+
+
+def in_words(gains: pd.DataFrame) -> pd.DataFrame:
+    """Write the table of :func:`gains` of several runs (column ``run``) as text: a row per edit and
+    test, a column per run.
+    """
+    as_text = [
+        f"{gain.value:.2f} ({gain.low:.2f} to {gain.high:.2f}), n = {gain.n}"
+        for gain in gains.itertuples()
+    ]
+    by_run = gains.assign(text=as_text).pivot(index=["edit", "test"], columns="run", values="text")
+    rows = pd.MultiIndex.from_frame(gains[["edit", "test"]].drop_duplicates())
+    return by_run.loc[rows, gains["run"].unique()].fillna("not measured")
+
+
+def detected(after: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Return the share of texts that each test detects after each edit, and the share that the
+    larger of both calls watermarked under a wrong key: ``edit, test, value, low, high, n``.
+    """
+    is_own = after["kind"] == OWN
+    is_control = (after["kind"] == WRONG) & (after["test"] == BOTH)
+    control = after[is_control].assign(test=f"{BOTH}, a wrong key")
+    tested = pd.concat([after[is_own], control])
+    return means(tested.assign(hit=tested["p_value"] <= level), ["edit", "test"], "hit")
+
+
+def first_fraction(detected: pd.DataFrame, params: Mapping) -> pd.DataFrame:
+    """Keep the rows of :func:`detected` for the unedited texts and the edits of the first fraction
+    of a run with these parameters, by the three tests.
+    """
+    edits = [UNEDITED, *(named_edit(edit, params["fractions"][0]) for edit in params["edits"])]
+    return detected[detected["edit"].isin(edits) & detected["test"].isin(TESTS)]
 
 
 def rivals(
@@ -342,6 +416,26 @@ def spared(
     return pd.DataFrame(rows)
 
 
+def growth(stronger: pd.DataFrame, weaker: pd.DataFrame) -> stats.Estimate:
+    """Divide the share that tuning could save (:func:`spared`) with stronger noise by the share
+    with weaker noise, in the same texts.
+    """
+    columns = ["nats", "most"]
+    rows = np.concatenate([stronger[columns], weaker[columns]], axis=1)  # (texts, 4)
+
+    def factor(rows: Float[np.ndarray, "texts four"]) -> float:
+        price, most, price_of_weaker, most_of_weaker = rows.mean(axis=0)
+        return (most / price) / (most_of_weaker / price_of_weaker)
+
+    return stats.bootstrap(rows, factor)
+
+
+def recorded_growth(run: Run) -> stats.Estimate | None:
+    """Return the :func:`growth` of a record; None if the record is older than it."""
+    row = run.results.get("growth")
+    return stats.Estimate(row["value"], row["low"], row["high"], row["n"]) if row else None
+
+
 def nearest(model: PreTrainedModel, weight: str, n: int) -> list[str]:
     """Return a weight and up to n − 1 of the same kind in other blocks, the nearest first."""
     kind = matrix_kind(weight)
@@ -353,14 +447,20 @@ def nearest(model: PreTrainedModel, weight: str, n: int) -> list[str]:
 def spread(
     lm: models.LM,
     weights: Sequence[str],
-    pairs: Pairs,
-    plain: Texts,
+    prompts: Texts,
+    n_tokens: int,
     psi: float,
+    **sampling,
 ) -> dict[int, Watermark]:
     """Return watermarks with the same predicted ψ, on the first of the weights and on all, by how
     many weights they have. Each weight adds the same share to ψ² = Σ σ_s²‖G_s‖².
+
+    The norms are those of plain continuations of the first prompts (``begin.pilot_prompts``), as in
+    ``begin.solved``.
     """
-    table = gradients.norms(lm.model, pairs.prompts[: len(plain)], plain, weights)
+    prompts = prompts[:N_TEXTS]
+    plain = generate.sample(lm.model, prompts, n_tokens, **sampling)
+    table = gradients.norms(lm.model, prompts, plain, weights)
     norms = table.groupby("weight")["grad_norm"].median()  # medians over plain texts
     watermarks = {}
     for n_weights in (1, len(weights)):
@@ -416,6 +516,44 @@ def spread_out(
         }
         tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
+
+
+def nearer(spread_out: pd.DataFrame) -> stats.Estimate:
+    """Subtract ψ/(σ‖G‖) with the noise in one matrix from ψ/(σ‖G‖) with the noise in most matrices:
+    mean over the pairs of :func:`spread_out`.
+    """
+    fulfilled = spread_out.assign(share=spread_out["psi"] / spread_out["forecast"])
+    shares = fulfilled.pivot(index="pair", columns="matrices", values="share")
+    return stats.interval(shares[shares.columns.max()] - shares[1])
+
+
+def damage(spread_out: pd.DataFrame) -> stats.Estimate:
+    """Divide what human text pays with the noise in most matrices by what it pays with the noise in
+    one matrix.
+    """
+    nats = spread_out.pivot(index="pair", columns="matrices", values="human")
+    return stats.ratio(nats[nats.columns.max()], nats[1])
+
+
+def by_matrices(spread_out: pd.DataFrame, numerator: str, denominator: str) -> dict[str, float]:
+    """Divide the means of two columns of :func:`spread_out`, by the number of matrices."""
+    means_of_columns = spread_out.groupby("matrices")[[numerator, denominator]].mean()
+    ratios = means_of_columns[numerator] / means_of_columns[denominator]
+    return {str(n_matrices): ratio for n_matrices, ratio in ratios.items()}
+
+
+def told(spread_out: pd.DataFrame) -> pd.DataFrame:
+    """Return what :func:`spread_out` measured, for ``panels``: ``matrices`` (in words), ``what,
+    value, low, high, n``.
+    """
+    ratios = {"ψ divided by σ‖G‖": ("psi", "forecast"), "price: human / own text": ("human", "own")}
+    rows = []
+    for what, (numerator, denominator) in ratios.items():
+        for n_matrices, pairs in spread_out.groupby("matrices"):
+            ratio = stats.ratio(pairs[numerator], pairs[denominator])
+            in_words = "noise in one matrix" if n_matrices == 1 else "noise in several matrices"
+            rows.append({"matrices": in_words, "what": what, **ratio.row()})
+    return pd.DataFrame(rows)
 
 
 def likelihood_ratio(

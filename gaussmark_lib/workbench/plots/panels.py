@@ -5,7 +5,7 @@ values of another column can have a panel each, two panels side by side.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -74,7 +74,12 @@ def panels(
         axes.remove()
     for axes, name in zip(grid.flat, names, strict=False):
         rows = table if panel is None else table[table[panel] == name]
-        draw = partial(_lines, scale=xscale) if is_lines else _points
+        # panels that share an axis have the same rows, also where a panel lacks a category
+        categories = list((table if sharey else rows)[x].unique())
+        if is_lines:
+            draw = partial(_lines, scale=xscale)
+        else:
+            draw = partial(_points, categories=categories)
         draw(axes, rows, x, y, by, looks)
         draw_line = axes.axhline if is_lines else axes.axvline
         for label, value in (at or {}).items():
@@ -136,9 +141,16 @@ def _scaled(values: ArrayLike, is_log: bool) -> np.ndarray:
     return np.log(values) if is_log else values
 
 
-def _points(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None, looks: Looks) -> None:
+def _points(
+    axes: Axes,
+    rows: pd.DataFrame,
+    x: str,
+    y: str,
+    by: str | None,
+    looks: Looks,
+    categories: Sequence,
+) -> None:
     """A point per group in the row of each category."""
-    categories = list(rows[x].unique())
     step = min(0.2, 0.8 / len(looks))  # between the groups of a category
     for i, (group, look) in enumerate(looks.items()):
         rows_of_group = rows[rows[by] == group] if by else rows

@@ -2,7 +2,11 @@
 and noise spread over matrices, on a tiny model.
 """
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
@@ -14,7 +18,9 @@ from gaussmark_experiments import sharper_test
 from gaussmark_lib import corrupt, divergence, generate, gradients, likelihood, perturb, score
 from gaussmark_lib.beyond import channel, largest
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import begin
 from gaussmark_lib.workbench.pairs import OWN, WRONG, Pairs
+from gaussmark_lib.workbench.runs import Run
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
 LM = tiny_lm.build()
@@ -107,12 +113,30 @@ def test_no_distribution_of_the_same_mean_slope_is_nearer():
     assert table["most"][0] < 0.7 * nats
 
 
+def test_the_share_that_tuning_could_save_grows_with_the_square_of_sigma():
+    pairs = PAIRS.first(3)
+    weak, half = (
+        sharper_test.spared(LM, pairs, TEXTS[:3], Watermark(tiny_lm.WEIGHT, sigma))
+        for sigma in (0.02, 0.01)
+    )
+    growth = sharper_test.growth(weak, half)
+    by_hand = weak["most"].sum() / weak["nats"].sum() / half["most"].sum() * half["nats"].sum()
+    assert growth.value == pytest.approx(by_hand)
+    assert growth.value == pytest.approx(4, rel=0.15)
+    run = Run(Path("."), "an id", {}, {"growth": growth.row()}, {})
+    assert sharper_test.recorded_growth(run) == growth
+    assert sharper_test.recorded_growth(replace(run, results={})) is None
+
+
 def test_each_matrix_adds_the_same_to_the_predicted_psi():
     weights = sharper_test.nearest(LM.model, tiny_lm.WEIGHT, 4)
     assert weights[0] == tiny_lm.WEIGHT
-    wms = sharper_test.spread(LM, weights, PAIRS, TEXTS, psi=3.0)
+    pilot = tiny_models.random_ids(np.random.default_rng(1), *[4] * 9)
+    wms = sharper_test.spread(LM, weights, pilot, 20, 3.0, temperature=0.9)
     assert [len(wm.weights) for wm in wms.values()] == [*wms]
-    norms = gradients.norms(LM.model, PROMPTS, TEXTS, weights)
+    pilot = pilot[: begin.N_TEXTS]  # as many texts as σ is solved on elsewhere
+    plain = generate.sample(LM.model, pilot, 20, temperature=0.9)
+    norms = gradients.norms(LM.model, pilot, plain, weights)
     median = norms.groupby("weight")["grad_norm"].median()
     for m, wm in wms.items():
         shares = [(s * median[w]) ** 2 for s, w in zip(wm.sigmas, wm.weights, strict=True)]
@@ -126,6 +150,73 @@ def test_each_matrix_adds_the_same_to_the_predicted_psi():
     plain = likelihood.cross_entropy(LM.model, TEXTS[2:3], prompts=PROMPTS[2:3])
     row = table[(table["matrices"] == m) & (table["pair"] == 2)].iloc[0]
     assert row["human"] == pytest.approx(float(20 * (marked - plain)[0]), rel=1e-3)
+
+
+def test_one_matrix_and_several_are_compared_pair_by_pair():
+    table = pd.DataFrame(
+        {
+            "matrices": [1, 1, 3, 3],
+            "pair": [0, 1, 0, 1],
+            "psi": [2.0, 3.0, 4.0, 2.0],
+            "forecast": [4.0, 4.0, 4.0, 4.0],
+            "human": [1.0, 3.0, 2.0, 4.0],
+        }
+    )
+    assert sharper_test.nearer(table).value == pytest.approx((0.5 - 0.25) / 2)
+    assert sharper_test.damage(table).value == pytest.approx(6 / 4)
+    assert sharper_test.by_matrices(table, "psi", "forecast") == {"1": 0.625, "3": 0.75}
+    told = sharper_test.told(table.assign(own=2.0)).set_index(["what", "matrices"])["value"]
+    assert told["ψ divided by σ‖G‖", "noise in several matrices"] == pytest.approx(6 / 8)
+    assert told["price: human / own text", "noise in one matrix"] == pytest.approx(4 / 4)
+
+
+def test_what_a_direction_keeps_is_a_share_of_the_papers_psi():
+    rows = [
+        ("G, the paper's", 0, OWN, 4.0, 1.0, 5.0),
+        ("G, the paper's", 1, OWN, 2.0, 1.0, 3.0),
+        ("the sign of G", 0, OWN, 1.0, 0.5, 3.0),
+        ("the sign of G", 1, OWN, 2.0, 0.5, 3.0),
+        ("a random one", 0, OWN, 0.0, 0.0, 0.0),  # as an older record calls it
+        ("a random one", 1, OWN, 1.5, 0.0, 0.8),
+        ("the sign of G", 0, WRONG, 9.0, 0.5, 0.0),
+    ]
+    columns = ["direction", "pair", "kind", "psi", "cosine", "forecast"]
+    table = pd.DataFrame(rows, columns=columns)
+    kept = sharper_test.kept(table).set_index("direction")["value"]
+    assert kept.to_dict() == {sharper_test.SIGN: 0.5, sharper_test.RANDOM: 0.25}
+    law = sharper_test.kept_by_the_law(table).set_index("direction")["value"]
+    assert law.to_dict() == pytest.approx({sharper_test.SIGN: 0.75, "a random one": 0.1})
+
+
+def test_edits_are_told_with_the_factor_and_the_share_detected():
+    edit = sharper_test.named_edit("delete at random", 0.3)
+    psi_of = {sharper_test.PAPERS: 2.0, sharper_test.SHARPER: 3.0, sharper_test.BOTH: 2.5}
+    psi_of[sharper_test.CLEANED] = 4.0
+    rows = [
+        {"test": test, "edit": name, "pair": i, "kind": kind, "psi": psi + i, "p_value": p}
+        for name in (sharper_test.UNEDITED, edit, "delete at random, 10%")
+        for test, psi in psi_of.items()
+        for kind, p in ((OWN, 0.001), (WRONG, 0.5))
+        for i in range(4)
+    ]
+    after = pd.DataFrame(rows)
+    gains = sharper_test.gains(after)
+    is_cleaned = (gains["edit"] == edit) & (gains["test"] == sharper_test.CLEANED)
+    assert gains[is_cleaned]["value"].item() == pytest.approx(5.5 / 3.5)
+    doclm = gains[gains["edit"] == edit].assign(run="doclm")
+    table = sharper_test.in_words(pd.concat([doclm, gains.assign(run="this run")]))
+    assert table.columns.tolist() == ["doclm", "this run"]
+    assert table.loc[edit, sharper_test.CLEANED]["doclm"].startswith("1.57 (")
+    assert table.loc[sharper_test.UNEDITED, sharper_test.SHARPER]["doclm"] == "not measured"
+
+    detected = sharper_test.detected(after, 0.01)
+    params = {"edits": ["delete at random"], "fractions": [0.3, 0.1]}
+    shown = sharper_test.first_fraction(detected, params)
+    assert {*shown["edit"]} == {sharper_test.UNEDITED, edit}
+    assert {*shown["test"]} == {*sharper_test.TESTS}
+    assert (shown["value"] == 1.0).all()
+    control = detected[detected["test"] == f"{sharper_test.BOTH}, a wrong key"]
+    assert (control["value"] == 0.0).all()
 
 
 def test_without_a_tilt_the_ratios_p_value_is_its_rank():

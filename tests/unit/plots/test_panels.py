@@ -76,3 +76,21 @@ def test_many_lines_have_bars_that_stand_apart_and_panels_fill_two_columns(scale
         places = np.array([bars.lines[0].get_xdata() for bars in axes.containers])
         assert (np.diff(places, axis=0) > 0).all()
         assert (abs(places / [10, 20, 40] - 1) < 0.16).all()
+
+
+def test_panels_that_share_an_axis_have_the_same_rows():
+    """A record may lack a category of this run, or have others."""
+    table = pd.DataFrame(
+        {
+            "edit": ["unedited", "delete", "unedited", "insert"],
+            "run": ["doclm", "doclm", "this run", "this run"],
+            "value": [0.9, 0.2, 0.8, 0.3],
+            "low": 0.1,
+            "high": 1.0,
+        }
+    )
+    for_doclm, for_this_run = panels(table, "edit", panel="run").axes
+    rows = [label.get_text() for label in for_doclm.get_yticklabels()]
+    assert rows == ["unedited", "delete", "insert"]
+    [points] = for_this_run.containers
+    assert points.lines[0].get_ydata().tolist() == [0, 2], "unedited and insert"
