@@ -174,7 +174,7 @@ def refuse_perturbed(model: PreTrainedModel) -> None:
     expected = "expected the base model, got"
     if hasattr(model, _MARK):
         leave = "leave the `with` block first: G is taken at θ, never at θ + ξ"
-        raise PerturbedModelError(f"{expected} one inside watermarked() or moved(); {leave}")
+        raise PerturbedModelError(f"{expected} a model inside watermarked() or moved(); {leave}")
     if mark := getattr(model.config, _MARK, None):
         key_id = mark.get("key_id") if isinstance(mark, dict) else mark
         got = f"a checkpoint with the watermark of key {key_id}; load the model it was made from"
