@@ -63,8 +63,13 @@ class TextGradient:
     @property
     def G(self) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
         """Return the gradient as a matrix; for several weights, a list of matrices."""
-        matrices = [G.matrix() if isinstance(G, Factors) else G for G in self.parts]
+        matrices = self.matrices
         return matrices[0] if len(matrices) == 1 else matrices
+
+    @property
+    def matrices(self) -> list[Float[Tensor, "d_out d_in"]]:
+        """Return the gradient in each weight, a list even for a single weight."""
+        return [G.matrix() if isinstance(G, Factors) else G for G in self.parts]
 
     @cached_property
     def norm(self) -> float:

@@ -35,7 +35,7 @@ from gaussmark_lib.errors import (
 )
 from gaussmark_lib.errors import kind as kind_of
 from gaussmark_lib.keys import Binding, Key, listed, purpose
-from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight
+from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight, require_single
 
 GGUF_TYPES = ("f16", "f32", "q8_0")  # of the marked matrix in a GGUF file
 _MARK = "gaussmark"  # on a perturbed model, and in the config of an exported checkpoint
@@ -242,11 +242,7 @@ def export_gguf(
     if not isinstance(wm, Watermark):
         raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind_of(wm)}")
     [key] = listed([key])
-    if len(wm.weights) > 1:
-        raise InvalidWatermarkError(
-            f"expected a watermark on one weight for a GGUF file, got {len(wm.weights)}; make a key"
-            " for one of them, or export to a folder"
-        )
+    require_single(wm, "a GGUF file (a folder can have several)")
     with loading(str(base), is_local=True, advice=gguf_files.ADVICE):
         reader = gguf_files.read(base)
     try:

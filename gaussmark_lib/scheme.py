@@ -192,18 +192,19 @@ class SimpleScheme(SamplerScheme):
 
 
 makers = Registry("scheme", InvalidWatermarkError)  # (watermark, key) → scheme
-Maker = Callable[[Watermark, Key], Scheme] | type[Scheme]
+Maker = Callable[[Watermark, Key], Scheme] | type[SimpleScheme]
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
     """Return a decorator that registers a scheme under a name.
 
-    It takes a function of (watermark, key), or a class of schemes that are made from a key alone.
-    Such a class gets ``name`` if it has none. Raise InvalidWatermarkError if the name is taken.
+    It takes a function of (watermark, key) that returns the scheme, or a :class:`SimpleScheme`,
+    which gets this ``name`` if it has none. Raise InvalidWatermarkError if the name is taken.
     """
 
     def add(maker: Maker) -> Maker:
-        if not isinstance(maker, type):
+        is_simple = isinstance(maker, type) and issubclass(maker, SimpleScheme)
+        if not is_simple:
             return makers.register(name)(maker)
         makers.register(name)(lambda wm, key: maker(key))
         if not hasattr(maker, "name"):

@@ -93,6 +93,18 @@ class Watermark:
         return PlacedWatermark(model, self)
 
 
+def require_single(wm: Watermark, what: str) -> None:
+    """Raise InvalidWatermarkError if the watermark is on several weights. ``what`` needs one.
+
+    >>> require_single(Watermark("lm_head.weight", 0.01), "a stream")
+    """
+    if len(wm.weights) > 1:
+        raise InvalidWatermarkError(
+            f"{what}: expected a watermark on one weight, got {len(wm.weights)}; use"
+            " Watermark(name, sigma) with the name of one of them"
+        )
+
+
 def _checked_names(weight: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names of all weights; raise InvalidWatermarkError if two of them are equal."""
     expected = "weight: expected the name of a weight, or of several different ones"

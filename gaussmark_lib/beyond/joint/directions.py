@@ -12,6 +12,7 @@ directions are float64 sums over the stored numbers.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -42,9 +43,13 @@ def form(G: Factors) -> Float[Tensor, "d_out d_in"] | Factors:
 def kept(gradient: TextGradient) -> Direction:
     """Return u = G/‖G‖ in float32, on the model's device if the device has float64.
 
+    For several weights it is :meth:`TextGradient.unit`, all d numbers, however wide they are.
+
     Raises:
         DegenerateScoreError: if G is zero or not finite.
     """
+    if len(gradient.parts) > 1:
+        gradient = replace(gradient, parts=gradient.matrices)
     if not isinstance(gradient.parts[0], Factors):
         unit = gradient.unit().float()
         return _where_float64_is(unit)
