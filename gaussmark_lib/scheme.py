@@ -37,7 +37,14 @@ Keys = Sequence[Key] | None  # a key per text; None: the scheme's key for all te
 
 
 class Scheme(ABC):
-    """What an experiment needs of a watermark: it writes, tests, and says what writing cost."""
+    """What an experiment needs of a watermark: it writes, tests, and says what writing cost.
+
+    Attributes:
+        name: what tables and figures call it; the same for every key.
+        key: the secret.
+        exact: whether the test keeps its level: P(p_value ≤ α) ≤ α over keys, for any text that
+            does not depend on the key.
+    """
 
     name: str  # what tables and figures call it; the same for every key
     key: Key
@@ -74,9 +81,10 @@ class Scheme(ABC):
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
-        """Return one row per text, in order, with at least ``COLUMNS``.
+        """Return one row per text, in order, with at least ``COLUMNS``: ``text`` (its number),
+        ``n_tokens``, ``statistic``, ``p_value`` and ``log10_p``.
 
-        ``model`` is the base model.
+        ``model`` is the base model. ``keys`` has a key per text; None is the scheme's key for all.
         """
 
     def divergences(
@@ -90,7 +98,12 @@ class Scheme(ABC):
         return divergence.per_text(model, prompts, responses, **writing)
 
     def rekeyed(self, seed: int) -> "Scheme":
-        """Return the same scheme under another, guessable key."""
+        """Return the same scheme under another, guessable key.
+
+        >>> from gaussmark_lib import kgw
+        >>> kgw.KGW(2.0, Key.from_seed(1)).rekeyed(5).key == Key.from_seed(5)
+        True
+        """
         return replace(self, key=Key.from_seed(seed))
 
     def key_of_each(self, n: int, keys: Keys) -> list[Key]:
@@ -199,7 +212,8 @@ def register(name: str) -> Callable[[Maker], Maker]:
     """Return a decorator that registers a scheme under a name.
 
     It takes a function of (watermark, key) that returns the scheme, or a :class:`SimpleScheme`,
-    which gets this ``name`` if it has none. Raise InvalidWatermarkError if the name is taken.
+    which gets this ``name`` if it has none. Raise InvalidWatermarkError if the name is taken. The
+    recipe in CONTRIBUTING.md is an example.
     """
 
     def add(maker: Maker) -> Maker:

@@ -12,7 +12,6 @@ directions are float64 sums over the stored numbers.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -48,9 +47,7 @@ def kept(gradient: TextGradient) -> Direction:
     Raises:
         DegenerateScoreError: if G is zero or not finite.
     """
-    if len(gradient.parts) > 1:
-        gradient = replace(gradient, parts=gradient.matrices)
-    if not isinstance(gradient.parts[0], Factors):
+    if len(gradient.parts) > 1 or not isinstance(gradient.parts[0], Factors):
         unit = gradient.unit().float()
         return _where_float64_is(unit)
     g, a = gradient.parts[0]
