@@ -42,8 +42,8 @@ class Projector:
 def projector(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left") -> Projector:
     """Return the projector off the top-k singular directions of θ (d_out, d_in).
 
-    k is from 0 to less than min(d_out, d_in). ``side`` says of which: ``"left"`` removes what θ writes (PM), ``"right"`` what it reads (MQ),
-    ``"both"`` both (PMQ).
+    k is from 0 to less than min(d_out, d_in). ``side`` says of which: ``"left"`` removes what θ
+    writes (PM), ``"right"`` what it reads (MQ), ``"both"`` both (PMQ).
 
     >>> theta = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
     >>> projector(theta, k=1, side="right")(torch.ones(3, 3))[:, 0]  # column 0 is what θ reads most
