@@ -31,7 +31,7 @@ WIDEST_LINE = 100
 # Lines of Python. The goals of the design notes were 3,600, 17,500 and 24,000, and were set before
 # GGUF files, llama.cpp, promises and the protocol came in, and before packed statements were
 # unpacked, which takes more lines. No docstring and no example is cut to save lines.
-MOST_LINES = {"core": 4_450, "library": 24_400, "tests": 26_500}
+MOST_LINES = {"core": 4_450, "library": 24_050, "tests": 25_850}
 
 MOST_PARAMETERS = 10  # of a public function
 # Ratchet: functions with more, and how many. ``score`` and ``sample`` may stay.

@@ -50,13 +50,16 @@ EDITS = (
 EDIT_SEED = 0
 N_POINTS = 8  # of p against tokens
 Report = Callable[[str, float], None]  # takes the name of a step, and the share that is done
-SILENT: Report = lambda step, share: None  # noqa: E731
 
 alone = RLock()
 
 
 class StoppedError(Exception):
     """Raised by a report after Stop was pressed; it ends the work."""
+
+
+def silent(step: str, share: float) -> None:
+    """Ignore the report; this is the default."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,7 @@ class Session:
         """Return whether :meth:`sigma` is known already."""
         return (weight, n_tokens) in self._norms
 
-    def sigma(self, weight: str, n_tokens: int, psi: float, report: Report = SILENT) -> float:
+    def sigma(self, weight: str, n_tokens: int, psi: float, report: Report = silent) -> float:
         """Return ψ / median‖G‖ over plain texts, measured once per weight and length."""
         if not self.knows(weight, n_tokens):
             with alone:
@@ -201,7 +204,7 @@ class Session:
                 self._norms[weight, n_tokens] = [gradient.norm for gradient in gradients]
         return stats.sigma_for_psi(self._norms[weight, n_tokens], psi)
 
-    def compare(self, question: Question, key: Key, report: Report = SILENT) -> Comparison:
+    def compare(self, question: Question, key: Key, report: Report = silent) -> Comparison:
         """Write plain and watermarked texts, and test them against this key and the wrong key.
 
         After any error, the model is the base model again.
@@ -238,7 +241,7 @@ class Session:
         key: Key,
         prompt: str = "",
         edit: Edit = Edit(),
-        report: Report = SILENT,
+        report: Report = silent,
     ) -> Tested:
         """Edit a text and test it against this key, at the weight and σ of the question.
 
@@ -308,7 +311,7 @@ class Session:
         pieces = show.pieces(pd.concat(tables, ignore_index=True), lm.decode)
         return Tested(lm.decode(response), edit, row, control, pieces)
 
-    def bound(self, question: Question, key: Key, report: Report = SILENT) -> Key:
+    def bound(self, question: Question, key: Key, report: Report = silent) -> Key:
         """Return the key for a key file, bound to the weight and σ of the question."""
         with alone:
             wm = self._watermark(question, report)
