@@ -10,7 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from jaxtyping import Float
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 from sklearn.metrics import roc_curve
@@ -26,9 +28,13 @@ from gaussmark_lib.workbench.pairs import (
 )
 from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
+from gaussmark_lib.workbench.runs import Run
 
 LEVELS = (0.05, 0.01)
 BINS = 6  # of tokens, by entropy
+# Names of ratios, as recorded tables have them.
+FULFILLED = "ψ ÷ σ‖G‖"
+KEPT = "ψ, prompt unknown ÷ known"
 ENTROPY = "entropy of the base model at temperature 1, nats"
 
 
@@ -75,6 +81,41 @@ def over_prediction(table: pd.DataFrame, sigma: float) -> stats.Estimate:
     """
     pairs = _side_by_side(table).groupby("prompt").mean()  # mean over the lengths
     return stats.ratio(pairs["psi", OWN], sigma * pairs["grad_norm", PLAIN])
+
+
+def power_at(table: pd.DataFrame, sigma: float, predicted_psi: float) -> stats.Estimate:
+    """Return the share of marked texts detected at level 0.05, at the length where the mean σ‖G‖ of
+    plain texts is nearest to ``predicted_psi``.
+    """
+    mean_norms = table[table["kind"] == PLAIN].groupby("n_tokens")["grad_norm"].mean()
+    length = (sigma * mean_norms - predicted_psi).abs().idxmin()
+    is_tested = (table["kind"] == OWN) & (table["n_tokens"] == length)
+    return stats.tpr(table[is_tested]["psi"], 0.05)
+
+
+def recorded_power(run: Run, predicted_psi: float = 2.0) -> stats.Estimate:
+    """Return :func:`power_at` of a record."""
+    return power_at(run.table("texts"), run.results["σ"], predicted_psi)
+
+
+def psi_of_shortest(
+    table: pd.DataFrame,
+) -> tuple[Float[np.ndarray, " own"], Float[np.ndarray, " plain"]]:
+    """Return ψ of the marked texts under their own keys, and of the plain texts, at the least
+    length.
+    """
+    shortest = table[table["n_tokens"] == table["n_tokens"].min()].set_index("kind")["psi"]
+    return shortest.loc[OWN].to_numpy(), shortest.loc[PLAIN].to_numpy()
+
+
+def rises(table: pd.DataFrame) -> float:
+    """Return how often p of a marked text rises from one length to the next, over all texts and
+    steps.
+    """
+    own = table[table["kind"] == OWN]
+    p = own.pivot(index="text", columns="n_tokens", values="p_value")
+    steps = p.diff(axis=1).to_numpy()  # (texts, lengths), NaN where a text has ended
+    return (steps > 0).sum() / np.isfinite(steps).sum()
 
 
 def without_prompts(
@@ -124,29 +165,40 @@ def by_length(known: pd.DataFrame, unknown: pd.DataFrame, sigma: float) -> pd.Da
         of_known = known[known["n_tokens"] == n_tokens]
         of_unknown = unknown[unknown["n_tokens"] == n_tokens]
         ratios = {
-            "ψ ÷ σ‖G‖": over_prediction(of_known, sigma),
-            "ψ, prompt unknown ÷ known": share_kept(of_unknown, of_known),
+            FULFILLED: over_prediction(of_known, sigma),
+            KEPT: share_kept(of_unknown, of_known),
         }
         for name, ratio in ratios.items():
             rows.append({"n_tokens": n_tokens, "ratio": name, **ratio.row()})
     return pd.DataFrame(rows)
 
 
+def long_less_short(ratios: pd.DataFrame) -> stats.Estimate:
+    """From the table of :func:`by_length`, take the share of ψ that the longest texts keep without
+    their prompts, less the share that the shortest keep. The interval is made of the ends of both
+    intervals, so it is too wide rather than too narrow.
+    """
+    kept = ratios[ratios["ratio"] == KEPT].sort_values("n_tokens")
+    short = kept.iloc[0]
+    long = kept.iloc[-1]
+    return stats.Estimate(
+        long["value"] - short["value"],
+        long["low"] - short["high"],
+        long["high"] - short["low"],
+        int(long["n"]),
+    )
+
+
+def recorded_long_less_short(run: Run) -> stats.Estimate | None:
+    """Return :func:`long_less_short` of a record; None if the record has no such table."""
+    is_there = (run.dir / "ratios.parquet").exists()
+    return long_less_short(run.table("ratios")) if is_there else None
+
+
 def spread_of_norms(norms: pd.DataFrame) -> stats.Estimate:
     """Divide the largest ‖G‖ among the answers to a prompt by the smallest, mean over prompts."""
     of_prompts = norms.groupby("prompt")["grad_norm"]  # each prompt has several answers
     return stats.mean(of_prompts.max() / of_prompts.min())
-
-
-def areas(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the area under the ROC at each length: ``n_tokens, value, low, high, n``."""
-    rows = []
-    for n_tokens, texts in table.groupby("n_tokens"):
-        psi = texts.pivot(index="prompt", columns="kind", values="psi")
-        pairs = psi[[OWN, PLAIN]].dropna()
-        area = stats.interval(pairs, auc, share=True)
-        rows.append({"n_tokens": n_tokens, **area.row()})
-    return pd.DataFrame(rows)
 
 
 def auc(psi: pd.DataFrame) -> float:
@@ -229,34 +281,50 @@ def rank_correlation(table: pd.DataFrame) -> float:
     return table.corr("spearman").iloc[0, 1]
 
 
+def _panel_per_run(
+    table: pd.DataFrame, *, sharey: bool = True
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """A figure with a panel for each value of the column ``run``, and each panel's rows."""
+    names = table["run"].unique()
+    size = (1.4 + 4.2 * len(names), 4.0)
+    figure, [row] = plt.subplots(1, len(names), figsize=size, sharey=sharey, squeeze=False)
+    panels_with_rows = []
+    for axes, name in zip(row, names, strict=True):
+        of_run = table[table["run"] == name]
+        axes.set_title(f"{name}, n = {of_run['prompt'].nunique()} pairs")
+        panels_with_rows.append((axes, of_run))
+    return figure, panels_with_rows
+
+
 def draw_p(table: pd.DataFrame, caption: str) -> Figure:
-    """Draw p against the length: a thin line per text, and the medians of marked and plain text."""
-    figure, axes = plt.subplots()
-    for kind, label in (
-        (PLAIN, "plain"),
-        (OWN, "watermarked, own key"),
-    ):
-        of_kind = table[table["kind"] == kind]
-        p = of_kind.pivot(index="n_tokens", columns="text", values="p_value")  # (lengths, texts)
-        colour = style.look(kind)["color"]
-        axes.plot(
-            p.iloc[:, :25], color=colour, alpha=0.25, linewidth=0.7
-        )  # few enough to tell apart
-        axes.plot(
-            p.median(axis=1),
-            "o-",
-            color=colour,
-            linewidth=2.5,
-            label=f"median, {label}",
-        )
-    axes.axhline(0.05, **style.DASHED, label="level 0.05")
-    axes.set(
-        yscale="log",
-        xlabel=style.TOKENS,
-        ylabel="p-value",
-        ylim=(1e-7, 1.3),
-    )
-    style.log_ticks(axes, table["n_tokens"])
+    """Draw p against the length, a panel per run: a thin line per text, and the medians of marked
+    and plain text.
+    """
+    figure, of_runs = _panel_per_run(table)
+    for axes, of_run in of_runs:
+        for kind, label in (
+            (PLAIN, "plain"),
+            (OWN, "watermarked, own key"),
+        ):
+            of_kind = of_run[of_run["kind"] == kind]
+            p = of_kind.pivot(
+                index="n_tokens", columns="text", values="p_value"
+            )  # (lengths, texts)
+            colour = style.look(kind)["color"]
+            # few enough to tell apart
+            axes.plot(p.iloc[:, :25], color=colour, alpha=0.25, linewidth=0.7)
+            axes.plot(
+                p.median(axis=1),
+                "o-",
+                color=colour,
+                linewidth=2.5,
+                label=f"median, {label}",
+            )
+        axes.axhline(0.05, **style.DASHED, label="level 0.05")
+        axes.set(yscale="log", xlabel=style.TOKENS, ylim=(1e-7, 1.3))
+        style.log_ticks(axes, of_run["n_tokens"])
+    figure.axes[0].set_ylabel("p-value")
+    style.legend_beside(figure.axes[-1])
     return style.caption(
         figure,
         caption,
@@ -265,14 +333,18 @@ def draw_p(table: pd.DataFrame, caption: str) -> Figure:
 
 
 def draw_power(detection: pd.DataFrame, caption: str) -> Figure:
-    """Draw :func:`detection_rates` against the length, a panel per level."""
+    """Draw :func:`detection_rates` at level 0.05 against the length, a panel per run."""
+    kinds = [OWN, "predicted", PLAIN]  # a text under a wrong key is like plain text
+    shown = detection[(detection["level"] == "level 0.05") & detection["kind"].isin(kinds)].copy()
+    shown.loc[shown["kind"] == "predicted", ["low", "high"]] = np.nan  # the line alone
     return panels(
-        detection,
+        shown,
         "n_tokens",
         by="kind",
-        panel="level",
+        panel="run",
+        at={"level 0.05": 0.05},
         title="What share of the texts is detected, and what share is predicted?",
-        caption=f"{caption}. Bars: 95% intervals, exact for shares.",
+        caption=f"{caption}. Bars: exact 95% intervals.",
         xlabel=style.TOKENS,
         ylabel="share called watermarked",
         xscale="log",
@@ -280,56 +352,77 @@ def draw_power(detection: pd.DataFrame, caption: str) -> Figure:
     )
 
 
-def draw_roc(table: pd.DataFrame, aucs: pd.DataFrame, caption: str) -> Figure:
-    """Draw the ROC at each length, with its area."""
-    figure, axes = plt.subplots(figsize=(6.5, 4.5))
-    colours = sns.color_palette("viridis", len(aucs))  # dark to light: short to long
-    for colour, row in zip(colours, aucs.itertuples(), strict=True):
-        of_length = table[table["n_tokens"] == row.n_tokens]
-        psi = of_length.set_index("kind")["psi"].loc[[PLAIN, OWN]]
-        fpr, tpr, _ = roc_curve(psi.index == OWN, psi)
-        label = f"{row.n_tokens} tokens: AUC {row.value:.2f} ({row.low:.2f} to {row.high:.2f})"
-        axes.step(fpr, tpr, where="post", color=colour, label=label)
-    axes.plot([0, 1], [0, 1], **style.DOTTED)
-    axes.set(
-        xlabel="false positive rate (plain texts called watermarked)",
-        ylabel="true positive rate (watermarked texts detected)",
-    )
+def draw_roc(table: pd.DataFrame, caption: str) -> Figure:
+    """Draw the ROC at each length, with its area, a panel per run."""
+    figure, of_runs = _panel_per_run(table)
+    for axes, of_run in of_runs:
+        lengths = sorted(of_run["n_tokens"].unique())
+        colours = sns.color_palette("viridis", len(lengths))  # dark to light: short to long
+        for colour, length in zip(colours, lengths, strict=True):
+            of_length = of_run[of_run["n_tokens"] == length]
+            psi = of_length.set_index("kind")["psi"].loc[[PLAIN, OWN]]
+            fpr, tpr, _ = roc_curve(psi.index == OWN, psi)
+            area = auc(of_length.pivot(index="prompt", columns="kind", values="psi").dropna())
+            label = f"{length} tokens: AUC {area:.2f}"
+            axes.step(fpr, tpr, where="post", color=colour, label=label)
+        axes.plot([0, 1], [0, 1], **style.DOTTED)
+        axes.set(xlabel="false positive rate (plain texts)")
+        axes.legend(loc="lower right")
+    figure.axes[0].set_ylabel("true positive rate (watermarked texts)")
     return style.caption(figure, caption, "Which two rates does each threshold give?")
 
 
-def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
-    """Draw ‖G‖² of each plain text against its length, with the line through zero."""
-    figure, axes = plt.subplots()
-    squares = plain["grad_norm"] ** 2  # grow like the length if tokens are independent
-    axes.scatter(
-        plain["n_tokens"],
-        squares,
-        s=9,
-        alpha=0.3,
-        color=style.PLAIN,
-        label="one text",
-    )
-    axes.plot(
-        squares.groupby(plain["n_tokens"]).mean(),
-        "o-",
-        color=style.PLAIN,
-        label="mean",
-    )
-    grid = np.array([0, plain["n_tokens"].max()])
-    axes.plot(
-        grid,
-        slope * grid,
-        **style.DASHED,
-        label=f"proportional to the length: {slope:.3g} per token",
-    )
-    axes.set(
-        xlabel=style.TOKENS,
-        ylabel="‖G‖²",
-        xlim=(0, None),
-        ylim=(0, None),
-    )
+def draw_norms(table: pd.DataFrame, caption: str) -> Figure:
+    """Draw ‖G‖² of each plain text against its length, with the line through zero, a panel per
+    run.
+    """
+    # models differ in ‖G‖
+    figure, of_runs = _panel_per_run(table[table["kind"] == PLAIN], sharey=False)
+    for axes, plain in of_runs:
+        squares = plain["grad_norm"] ** 2  # grow like the length if tokens are independent
+        axes.scatter(
+            plain["n_tokens"],
+            squares,
+            s=9,
+            alpha=0.3,
+            color=style.PLAIN,
+            label="one text",
+        )
+        axes.plot(
+            squares.groupby(plain["n_tokens"]).mean(),
+            "o-",
+            color=style.PLAIN,
+            label="mean",
+        )
+        grid = np.array([0, plain["n_tokens"].max()])
+        slope = norm_per_token(plain)
+        axes.plot(grid, slope * grid, **style.DASHED, label=f"{slope:.3g} per token")
+        axes.set(xlabel=style.TOKENS, xlim=(0, None), ylim=(0, 1.05 * squares.quantile(0.99)))
+        axes.legend(loc="upper left")
+    figure.axes[0].set_ylabel("‖G‖²")
     return style.caption(figure, caption, "Does ‖G‖² grow in proportion to the length?")
+
+
+def draw_spread(norms: pd.DataFrame, caption: str) -> Figure:
+    """Draw ‖G‖ of the answers to each prompt, with the largest divided by the smallest."""
+    figure, axes = plt.subplots(figsize=(7.0, 4.0))
+    sns.stripplot(
+        norms,
+        x="grad_norm",
+        y="prompt",
+        ax=axes,
+        size=4,
+        alpha=0.6,
+        jitter=0.2,
+        color=style.PLAIN,
+        orient="y",
+    )
+    for place, (_, of_prompt) in enumerate(norms.groupby("prompt")["grad_norm"]):
+        ratio = of_prompt.max() / of_prompt.min()
+        axes.text(of_prompt.max(), place, f"  × {ratio:.2f}", va="center")
+    axes.set(xlabel="‖G‖", ylabel="prompt", xlim=(0, 1.15 * norms["grad_norm"].max()))
+    title = "How much does ‖G‖ differ between answers to one prompt?"
+    return style.caption(figure, f"{caption}; ×: largest ‖G‖ divided by smallest.", title)
 
 
 def draw_tokens(tokens: pd.DataFrame, caption: str) -> Figure:

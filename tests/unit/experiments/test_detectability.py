@@ -10,6 +10,7 @@ from scipy.stats import norm
 from gaussmark_experiments import detectability
 from gaussmark_lib import generate, gradients, likelihood, perturb, score, stats
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, WRONG, Pairs
+from gaussmark_lib.workbench.runs import Run
 
 WM = perturb.Watermark(tiny_lm.WEIGHT, 0.4)
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 7, 5, 6)
@@ -69,12 +70,61 @@ def test_the_gap_to_the_prediction_against_a_loop(table):
 
 
 def test_the_area_is_the_share_of_ordered_texts(table):
-    areas = detectability.areas(table).set_index("n_tokens")
-    rows = table[(table["n_tokens"] == 40) & (table["prompt"] < 5)]
-    own, plain = (rows.loc[rows["kind"] == kind, "psi"] for kind in (OWN, PLAIN))
-    expected = np.mean([a > b for a in own for b in plain])
-    assert areas.loc[40, "value"] == pytest.approx(expected)
-    assert areas["n"].tolist() == [6, 5], "a pair without a marked text of this length is left out"
+    psi = table[table["n_tokens"] == 40].pivot(index="prompt", columns="kind", values="psi")
+    psi = psi.dropna()
+    expected = np.mean([a > b for a in psi[OWN] for b in psi[PLAIN]])
+    assert detectability.auc(psi) == pytest.approx(expected)
+
+
+def test_the_power_at_a_predicted_psi_is_that_of_the_nearest_length(table):
+    # mean ‖G‖ of plain texts: 7.5 · √10 = 23.7 and 7.5 · √40 = 47.4
+    for predicted, n in ((0.9, 10), (1.8, 40)):
+        own = table[(table["kind"] == OWN) & (table["n_tokens"] == n)]["psi"]
+        power = detectability.power_at(table, 0.04, predicted)
+        assert power.value == pytest.approx((own >= norm.isf(0.05)).mean())
+        assert power.n == len(own)
+    own, plain = detectability.psi_of_shortest(table)
+    shortest = table[table["n_tokens"] == 10]
+    assert own.tolist() == shortest[shortest["kind"] == OWN]["psi"].tolist()
+    assert plain.tolist() == shortest[shortest["kind"] == PLAIN]["psi"].tolist()
+
+
+def test_a_text_whose_p_value_rises_is_counted():
+    columns = {"text": [0, 0, 1, 1, 2, 3, 3], "n_tokens": [10, 20, 10, 20, 10, 10, 20]}
+    columns["kind"] = [OWN] * 5 + [PLAIN] * 2
+    columns["p_value"] = [0.2, 0.1, 0.2, 0.3, 0.5, 0.1, 0.9]
+    assert detectability.rises(pd.DataFrame(columns)) == 0.5
+
+
+def test_long_texts_are_compared_with_short_ones_cautiously(tmp_path):
+    rows = [
+        (80, detectability.KEPT, 0.95, 0.9, 1.0, 7),
+        (20, detectability.KEPT, 0.7, 0.6, 0.85, 7),
+        (20, detectability.FULFILLED, 0.1, 0.0, 0.2, 7),
+    ]
+    columns = ["n_tokens", "ratio", "value", "low", "high", "n"]
+    ratios = pd.DataFrame(rows, columns=columns)
+    expected = stats.Estimate(0.25, 0.05, 0.4, 7)
+    found = detectability.long_less_short(ratios)
+    assert found.row() == pytest.approx(expected.row())
+    run = Run(tmp_path, "an id", {}, {}, {})
+    assert detectability.recorded_long_less_short(run) is None
+    ratios.to_parquet(tmp_path / "ratios.parquet")
+    assert detectability.recorded_long_less_short(run) == found
+
+
+def test_a_figure_has_a_panel_for_each_run(table):
+    table = table.assign(p_value=norm.sf(table["psi"]))
+    every = pd.concat([table.assign(run="doclm"), table.assign(run="this run", psi=9.0)])
+    titles = ["doclm, n = 6 pairs", "this run, n = 6 pairs"]
+    for draw in (detectability.draw_p, detectability.draw_roc, detectability.draw_norms):
+        figure = draw(every, "")
+        assert [axes.get_title("left") or axes.get_title() for axes in figure.axes] == titles
+    rates = detectability.detection_rates(table, 0.04)
+    figure = detectability.draw_power(rates.assign(run="doclm"), "")
+    [axes] = figure.axes
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert {*labels} == {OWN, "predicted", PLAIN, "level 0.05"}
 
 
 def test_single_tokens_are_scored_after_all_that_is_before_them(lm):
