@@ -10,7 +10,7 @@ To first order the carrier of a watermark cancels: whatever the weight, a mean �
 own text ψ²/(2T) nats per token. So ψ²/(2T·price) should be 1 for every carrier (:func:`carriers`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -39,9 +39,10 @@ from gaussmark_lib import (
 from gaussmark_lib.engine.arithmetic import evaluating
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.weights import block
+from gaussmark_lib.weights import block, some_weights
 from gaussmark_lib.workbench.pairs import Pairs, means
-from gaussmark_lib.workbench.plots import style
+from gaussmark_lib.workbench.plots import intervals, style
+from gaussmark_lib.workbench.runs import Run
 
 LINEAR = 4.0  # the predicted ψ up to which a cell counts as linear, chosen beforehand
 PASS = 12  # rows of a forward pass whose logits are kept: a multiple of most numbers of σ
@@ -52,6 +53,102 @@ HUMAN = "human text: change of cross-entropy ÷ (ψ²/2T)"
 DIFFERENT = "different"
 EQUAL = "equal within the margin"
 OPEN = "n too small to say"
+
+
+def cross(model: PreTrainedModel, n: int | None = None) -> list[str]:
+    """Return matrices that separate the layer from the kind: the default weight's kind in several
+    blocks, from the first to the last, and then other kinds in the middle block, those of the MLP
+    first. They are n in all; None for all blocks and all kinds.
+
+    >>> [short(name) for name in cross(models.load("doclm").model, 5)]
+    ['0.down_proj', '3.down_proj', '5.down_proj', '3.gate_proj', '3.up_proj']
+    """
+    default = models.default_weight(model)
+    if block(default) is None:
+        return some_weights(model, n)
+    all_names = models.watermarkable(model)
+    same_kind = [name for name in all_names if _role(name) == _role(default)]
+    middle = same_kind[len(same_kind) // 2]
+    in_middle = [name for name in all_names if block(name) == block(middle)]
+    other_blocks = [name for name in same_kind if name != middle]
+    other_kinds = [name for name in in_middle if name != middle]
+    other_kinds.sort(key=lambda name: ".mlp." not in name)  # stable: the MLP's come first
+    if n is not None:
+        n_kinds = min((n - 1) // 2, len(other_kinds))
+        n_blocks = min(n - 1 - n_kinds, len(other_blocks))
+        places = np.linspace(0, len(other_blocks) - 1, n_blocks).round().astype(int)
+        other_blocks = [other_blocks[place] for place in places]
+        other_kinds = other_kinds[:n_kinds]
+    blocks = [name for name in same_kind if name == middle or name in other_blocks]
+    return blocks + other_kinds
+
+
+def _role(weight: str) -> str:
+    """The name without the block's number: ``c_proj`` of an MLP is not that of an attention."""
+    return ".".join(part for part in weight.split(".") if not part.isdigit())
+
+
+def arms(weights: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the matrices of the kind that stands in most blocks, and the matrices of the block
+    that has most kinds.
+
+    >>> arms(["1.up.weight", "2.up.weight", "2.down.weight"])
+    (['1.up.weight', '2.up.weight'], ['2.up.weight', '2.down.weight'])
+    """
+    in_blocks = pd.Series([name for name in weights if block(name) is not None], dtype=object)
+    in_blocks = in_blocks.drop_duplicates()
+    if in_blocks.empty:
+        return [], []
+    kinds = in_blocks.map(_role)
+    blocks = in_blocks.map(block)
+    same_kind = in_blocks[kinds == kinds.value_counts().idxmax()]
+    same_block = in_blocks[blocks == blocks.value_counts().idxmax()]
+    return list(same_kind), list(same_block)
+
+
+def is_cross(table: pd.DataFrame) -> bool:
+    """Whether the weights of a table tell the layer from the kind: at least three blocks of one
+    kind, and three kinds in one block.
+    """
+    return min(len(arm) for arm in arms(table["weight"])) >= 3
+
+
+def crossed(table: pd.DataFrame) -> pd.DataFrame:
+    """Keep a table of a record if it :func:`is_cross`, else return it without rows."""
+    return table if is_cross(table) else table.iloc[:0]
+
+
+def relative_norms(norms: pd.DataFrame) -> pd.DataFrame:
+    """Divide the mean ‖G‖ of each weight by that of the first kind in the middle of the cross.
+
+    Returns:
+        ``arm`` ("one kind" or "one block"), ``block`` (a number), ``weight, kind, value, low,
+        high``.
+    """
+    same_kind, same_block = arms(norms["weight"])
+    shared = [name for name in same_kind if name in same_block]
+    of_weights = norms.pivot(index="text", columns="weight", values="grad_norm")
+    base = of_weights[shared[0] if shared else of_weights.columns[0]]
+    rows = []
+    for arm, weights in (("one kind", same_kind), ("one block", same_block)):
+        for weight in weights:
+            ratio = stats.ratio(of_weights[weight], base)
+            place = {"arm": arm, "weight": weight, "kind": matrix_kind(weight)}
+            rows.append(place | {"block": int(block(weight))} | ratio.row())
+    return pd.DataFrame(rows)
+
+
+def beyond_linear(written: pd.DataFrame, cells: pd.DataFrame) -> stats.Estimate:
+    """Divide measured by predicted ψ, as :func:`ratio`, in the cells that predict more than
+    ``LINEAR``.
+    """
+    return ratio(written, cells, least=1.02 * LINEAR, most=np.inf)
+
+
+def recorded_beyond_linear(run: Run) -> stats.Estimate | None:
+    """Return :func:`beyond_linear` of a record; None if it has no such cells."""
+    found = beyond_linear(run.table("texts"), run.table("cells"))
+    return found if found.n else None
 
 
 def one_per_kind(weights: Sequence[str]) -> list[str]:
@@ -651,70 +748,110 @@ def between(
     return stats.Estimate(tau(freedom), tau(low), tau(high), len(values))
 
 
-def labelled(cells: pd.DataFrame) -> pd.DataFrame:
-    """Shorten ``weight``, and add a ``column`` of the map: σ if all weights share it, or else the
-    predicted ψ.
+def draw_norms(norms: pd.DataFrame, caption: str) -> Figure:
+    """Draw :func:`relative_norms` of each run (column ``run``): one kind over the blocks, and the
+    kinds of one block.
     """
-    sigmas_of_weights = cells.groupby("weight", sort=False)["sigma"].apply(tuple)
-    is_shared = sigmas_of_weights.nunique() == 1
-    column = cells["sigma" if is_shared else "predicted_psi"].map("{:.2g}".format)
-    name = "σ" if is_shared else "predicted ψ"
-    return cells.assign(
-        weight=cells["weight"].map(short),
-        column=f"{name} = " + column,
-    )
+    figure, (over_blocks, over_kinds) = plt.subplots(1, 2, figsize=(11.0, 3.8))
+    of_runs = {run: relative_norms(of_run) for run, of_run in norms.groupby("run", sort=False)}
+    every = pd.concat(of_runs.values())
+    kinds = list(every[every["arm"] == "one block"]["kind"].unique())
+    for place, (run, relative) in enumerate(of_runs.items()):
+        look = style.look(run)
+        same_kind = relative[relative["arm"] == "one kind"].sort_values("block")
+        same_block = relative[relative["arm"] == "one block"]
+        kind = same_kind["kind"].iloc[0]
+        label = f"{run}: {kind}; right: block {same_block['block'].iloc[0]}"
+        line = {"linestyle": "-", "linewidth": 1, "label": label} | look
+        intervals.bars(over_blocks, same_kind["block"], same_kind, "value", **line)
+        shift = 0.2 * (place - (len(of_runs) - 1) / 2)
+        rows = [kinds.index(name) + shift for name in same_block["kind"]]
+        points = {"linestyle": "none"} | look
+        intervals.bars(over_kinds, rows, same_block, "value", horizontal=True, **points)
+    over_blocks.set_title("One kind in each block")
+    over_blocks.set(xlabel="block", ylabel="mean ‖G‖, relative", ylim=(0, None))
+    over_kinds.set_title("Each kind in one block")
+    over_kinds.set(xlabel="mean ‖G‖, relative", xlim=(0, None))
+    style.categories(over_kinds, kinds)
+    over_blocks.legend(fontsize="x-small")
+    return style.caption(figure, caption, "Which weights have a large gradient?")
 
 
 def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
-    """Draw the predicted mean ψ (or σ, if that is solved for each weight), the measured mean ψ, and
-    the share detected, over weights × σ.
+    """Draw the measured mean ψ over weights × σ, with the predicted ψ of each cell: one kind in
+    several blocks, and the kinds of one block. Weights outside of both stand with the kinds.
     """
-    named = labelled(cells)
-    column_name = named["column"].iloc[0].partition(" = ")[0]
-    named["column"] = named["column"].str.removeprefix(f"{column_name} = ")
-    highest_psi = 1.2 * cells["psi"].max()  # the same colours for both maps of ψ
-    # values, title, highest of the colours, format
-    shown = [
-        ("psi", "measured ψ", highest_psi, ".1f"),
-        ("tpr", "share detected", 1, ".2f"),
-    ]
-    if column_name == "σ":
-        shown.insert(
-            0,
-            (
-                "predicted_psi",
-                "predicted ψ, from plain text",
-                highest_psi,
-                ".1f",
-            ),
-        )
-    else:
-        highest_sigma = 1.2 * cells["sigma"].max()
-        shown.insert(
-            0,
-            (
-                "sigma",
-                "σ, solved on plain text",
-                highest_sigma,
-                ".2g",
-            ),
-        )
-    height = 1.8 + 0.3 * cells["weight"].nunique()
-    figure, three = plt.subplots(1, 3, figsize=(12.0, height), sharey=True)
-    for axes, (values, title, highest, number_format) in zip(three, shown, strict=True):
-        grid = named.pivot(index="weight", columns="column", values=values)
-        rows = grid.loc[named["weight"].unique(), named["column"].unique()]  # in the cells' order
+    same_kind, same_block = arms(cells["weight"])
+    others = [name for name in cells["weight"].unique() if name not in same_kind + same_block]
+    groups = {
+        "one kind in several blocks": same_kind,
+        "the kinds in one block": same_block + others,
+    }
+    groups = {title: weights for title, weights in groups.items() if weights}
+    sigmas_of_weights = cells.groupby("weight", sort=False)["sigma"].apply(tuple)
+    is_shared = sigmas_of_weights.nunique() == 1
+    column = "sigma" if is_shared else "predicted_psi"
+    named = cells.assign(column=cells[column].map("{:.2g}".format))
+    psi = named["psi"].map("{:.1f}".format)
+    named["text"] = psi + " of " + named["predicted_psi"].map("{:.1f}".format)
+    columns = named["column"].unique()
+    height = 1.6 + 0.4 * max(len(weights) for weights in groups.values())
+    width = 2.0 + 0.85 * len(columns)
+    figure, [row] = plt.subplots(
+        1, len(groups), figsize=(max(9.0, width * len(groups)), height), squeeze=False
+    )
+    for axes, (title, weights) in zip(row, groups.items(), strict=True):
+        of_arm = named[named["weight"].isin(weights)]
+        share = of_arm.assign(share=of_arm["psi"] / of_arm["predicted_psi"])
+        grid = share.pivot(index="weight", columns="column", values="share")
+        texts_of_cells = of_arm.pivot(index="weight", columns="column", values="text")
         sns.heatmap(
-            rows,
+            grid.loc[weights, columns],
             ax=axes,
             vmin=0,
-            vmax=highest,
-            cmap="Wistia",
-            annot=True,
+            vmax=1,
+            cmap="Wistia_r",
+            annot=texts_of_cells.loc[weights, columns],
             annot_kws={"size": 9, "color": "k"},
-            fmt=number_format,
-            cbar=False,  # each cell shows its number
+            fmt="",
+            cbar=False,  # each cell shows its numbers
+            linewidths=1,
         )
-        axes.set(xlabel=column_name, ylabel="", title=title)
+        axes.set(xlabel="σ" if is_shared else "predicted ψ", ylabel="", title=title)
+        axes.set_yticklabels([short(weight) for weight in weights])
         axes.tick_params("both", rotation=0)
-    return style.caption(figure, caption, "Does plain text predict the map?")
+    return style.caption(figure, caption, "Measured of predicted ψ: where does plain text fail?")
+
+
+def human_prices(priced: pd.DataFrame, cells: pd.DataFrame, params: Mapping) -> pd.DataFrame:
+    """Return what human text pays in each cell of a run with these parameters: ``weight,
+    predicted_psi, delta`` with its interval; ``law``, ψ²/(2T) for the model's own text; ``margin``.
+    """
+    predicted = cells[["weight", "sigma", "predicted_psi"]]
+    rows = priced.merge(predicted, on=["weight", "sigma"])
+    law = rows["predicted_psi"] ** 2 / (2 * params["n_tokens"])
+    return rows.assign(law=law, margin=params["margin"])
+
+
+def draw_cost(prices: pd.DataFrame, caption: str) -> Figure:
+    """Draw :func:`human_prices` of several runs against the predicted ψ: a line per weight, the law
+    of the model's own text, and the margin.
+    """
+    runs = prices["run"].unique()
+    size = (1.4 + 4.4 * len(runs), 4.0)
+    figure, [row] = plt.subplots(1, len(runs), figsize=size, sharey=True, squeeze=False)
+    for axes, run in zip(row, runs, strict=True):
+        of_run = prices[prices["run"] == run].sort_values("predicted_psi")
+        for number, (_, of_weight) in enumerate(of_run.groupby("weight", sort=False)):
+            label = {"label": "human text, one line per weight"} if number == 0 else {}
+            look = {"color": style.PLAIN, "alpha": 0.6, "linewidth": 1, "markersize": 4}
+            look |= {"marker": "o", "linestyle": "-"}
+            intervals.bars(axes, of_weight["predicted_psi"], of_weight, "delta", **(look | label))
+        law = of_run[["predicted_psi", "law"]].drop_duplicates().to_numpy().T
+        axes.plot(*law, **style.DASHED, label="own text, by the law ψ²/(2T)")
+        axes.axhline(of_run["margin"].iloc[0], **style.DOTTED, label="the margin")
+        axes.set(xscale="log", yscale="log", xlabel="predicted ψ", title=run)
+        style.few_log_ticks(axes.xaxis)
+    row[0].set_ylabel("change of cross-entropy, nats per token")
+    style.legend_beside(row[-1])
+    return style.caption(figure, caption, "At which ψ does human text pay more than the margin?")

@@ -6,9 +6,20 @@ import pytest
 import tiny_models
 
 from gaussmark_experiments import layer_sigma_sweep
-from gaussmark_lib import divergence, generate, gradients, likelihood, perturb, score, stats
+from gaussmark_lib import (
+    divergence,
+    generate,
+    gradients,
+    likelihood,
+    models,
+    perturb,
+    score,
+    stats,
+    weights,
+)
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import pairs
+from gaussmark_lib.workbench.runs import Run
 
 WEIGHTS = ["model.layers.0.mlp.up_proj.weight", "model.layers.2.mlp.down_proj.weight"]
 SIGMAS = [0.1, 0.5]
@@ -267,14 +278,80 @@ def test_sentences_about_cells_follow_the_data():
     assert "too few" in layer_sigma_sweep.spread_in_words(too_few, 10)
 
 
-def test_a_map_shows_sigma_where_each_weight_has_its_own(written):
+def test_a_cross_tells_the_layer_from_the_kind(lm):
+    every = layer_sigma_sweep.cross(lm.model)
+    same_kind, same_block = layer_sigma_sweep.arms(every)
+    kind = layer_sigma_sweep.matrix_kind(models.default_weight(lm.model))
+    wanted = [
+        name
+        for name in models.watermarkable(lm.model)
+        if layer_sigma_sweep.matrix_kind(name) == kind
+    ]
+    assert same_kind == wanted
+    [shared] = {*same_kind} & {*same_block}
+    blocks = {weights.block(name) for name in same_block}
+    assert blocks == {weights.block(shared)} == {weights.block(wanted[len(wanted) // 2])}
+    in_blocks = [name for name in models.watermarkable(lm.model) if weights.block(name)]
+    kinds = {layer_sigma_sweep.matrix_kind(name) for name in in_blocks}
+    assert {layer_sigma_sweep.matrix_kind(name) for name in same_block} == kinds
+    for n in (1, 2, 3, 4, 5):
+        few = layer_sigma_sweep.cross(lm.model, n)
+        assert len(few) == n
+        assert {*few} <= {*every}
+        assert shared in few
+    few = layer_sigma_sweep.cross(lm.model, 5)
+    assert [".mlp." in name for name in few[-2:]] == [True, True], "the MLP's kinds come first"
+    table = pd.DataFrame({"weight": few})
+    assert layer_sigma_sweep.is_cross(table)
+    assert len(layer_sigma_sweep.crossed(table)) == 5
+    confounded = pd.DataFrame({"weight": ["0.a.weight", "1.b.weight", "2.c.weight"]})
+    assert layer_sigma_sweep.crossed(confounded).empty
+
+
+def test_norms_are_relative_to_the_middle_of_the_cross():
+    names = ["0.down.weight", "1.down.weight", "1.up.weight"]
+    norms = pd.DataFrame(
+        {"text": [0, 1] * 3, "weight": np.repeat(names, 2), "grad_norm": [1, 3, 3, 5, 6, 6]}
+    )
+    table = layer_sigma_sweep.relative_norms(norms).set_index(["arm", "weight"])["value"]
+    assert table["one kind", "0.down.weight"] == pytest.approx(0.5)
+    assert table["one kind", "1.down.weight"] == table["one block", "1.down.weight"] == 1.0
+    assert table["one block", "1.up.weight"] == pytest.approx(1.5)
+    figure = layer_sigma_sweep.draw_norms(norms.assign(run="this run"), "")
+    assert [label.get_text() for label in figure.axes[1].get_yticklabels()] == ["down", "up"]
+
+
+def test_cells_beyond_the_linear_ones_are_told_apart(written, tmp_path):
+    far = layer_sigma_sweep.beyond_linear(written, CELLS)
+    rows = written.query("weight == @WEIGHTS[1] and sigma == 0.5")
+    assert far.value == pytest.approx((rows["psi"] / 9.0).mean())
+    run = Run(tmp_path, "an id", {}, {}, {})
+    written.to_parquet(tmp_path / "texts.parquet")
+    CELLS.to_parquet(tmp_path / "cells.parquet")
+    assert layer_sigma_sweep.recorded_beyond_linear(run) == far
+    CELLS[:3].to_parquet(tmp_path / "cells.parquet")
+    assert layer_sigma_sweep.recorded_beyond_linear(run) is None
+
+
+def test_a_map_has_measured_and_predicted_psi_in_each_cell(written):
     shared = layer_sigma_sweep.detected(CELLS, written, 0.05)
     own = shared.assign(sigma=[0.1, 0.5, 0.2, 0.9], predicted_psi=[1.0, 4.0, 0.999, 4.002])
-    for cells, title, label in (
-        (shared, "predicted ψ, from plain text", "σ"),
-        (own, "σ, solved on plain text", "predicted ψ"),
-    ):
+    for cells, label in ((shared, "σ"), (own, "predicted ψ")):
         figure = layer_sigma_sweep.draw_map(cells, "")
-        assert figure.axes[0].get_title() == title
-        assert figure.axes[0].get_xlabel() == label
-        assert len(figure.axes[1].texts) == len(cells)
+        assert [axes.get_xlabel() for axes in figure.axes] == [label] * len(figure.axes)
+        texts = [text.get_text() for axes in figure.axes for text in axes.texts]
+        first = cells.iloc[0]
+        assert f"{first['psi']:.1f} of {first['predicted_psi']:.1f}" in texts
+
+
+def test_costs_are_drawn_with_the_law_and_the_margin_of_their_run():
+    cells = CELLS.assign(psi=1.0)
+    priced = CELLS[["weight", "sigma"]].assign(delta=0.1, delta_low=0.05, delta_high=0.2)
+    params = {"n_tokens": 50, "margin": 0.03}
+    prices = layer_sigma_sweep.human_prices(priced, cells, params)
+    assert prices["law"].tolist() == pytest.approx([0.01, 0.09, 0.04, 0.81])
+    [axes] = layer_sigma_sweep.draw_cost(prices.assign(run="this run"), "").axes
+    assert axes.get_title() == "this run"
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "the margin" in labels
+    assert len(axes.containers) == 2, "a line per weight"
