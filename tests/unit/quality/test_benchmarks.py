@@ -146,7 +146,7 @@ def test_another_file_is_refused(lm, tmp_path, content):
 def test_a_missing_file_and_an_unknown_task_are_refused(lm, tmp_path):
     with pytest.raises(ParameterError, match=r"expected .*piqa\.jsonl.* No such file"):
         benchmarks.prepare(lm, ["piqa"], tasks_data=tmp_path)
-    with pytest.raises(ParameterError, match="tasks in tasks_data: expected 'arc_easy' or"):
+    with pytest.raises(ParameterError, match="tasks: expected 'arc_easy' or"):
         benchmarks.prepare(lm, ["gsm8k"], tasks_data=tmp_path)
 
 
