@@ -47,7 +47,7 @@ from gaussmark_lib.workbench import (
     rewrite,  # noqa: F401 - registers edits that need a model
     runs,
 )
-from gaussmark_lib.workbench.answers import THIS_RUN, title
+from gaussmark_lib.workbench.answers import title
 from gaussmark_lib.workbench.begin import solved
 from gaussmark_lib.workbench.pairs import Pairs, shares
 from gaussmark_lib.workbench.plots.panels import panels
@@ -410,8 +410,8 @@ def at_one_strength(table: pd.DataFrame, fraction: float, tried: Sequence[str]) 
 
 
 def of_other_watermarks() -> pd.DataFrame:
-    """Return notebook 08's records of edited texts by all its watermarks, with ``run``. The table is
-    empty if there is no such record.
+    """Return notebook 08's records of edited texts by all its watermarks, with ``run``. The table
+    is empty if there is no such record.
     """
     tables = [pd.DataFrame()]
     for run in runs.references("08_kgw_baseline"):
@@ -446,7 +446,7 @@ def psi_after(table: pd.DataFrame, fraction: float) -> pd.DataFrame:
 
 
 def mean_psi(table: pd.DataFrame, fraction: float) -> pd.DataFrame:
-    """Return the mean ψ by the paper's test for each run of ``answers.beside``, as (runs, edits)."""
+    """Return the mean ψ by the paper's test for each run of ``answers.beside``: (runs, edits)."""
     rows = at_one_strength(table, fraction, [PAPERS])
     means_of_runs = rows.pivot_table("psi", "run", "edit", sort=False)
     return means_of_runs.rename_axis(index=None, columns=f"mean ψ, f = {fraction:g}").round(2)
@@ -480,14 +480,6 @@ def less_worst(psi: pd.DataFrame, edit: str, others: Sequence[str]) -> stats.Est
     """
     worst = psi[list(others)].mean().idxmin()
     return stats.interval(psi[worst] - psi[edit])
-
-
-def over_best(psi: pd.DataFrame, edit: str, others: Sequence[str]) -> stats.Estimate:
-    """Subtract ψ after that one of the others which leaves the most from ψ after ``edit``, over the
-    same pairs. It is positive if ``edit`` leaves the most.
-    """
-    best = psi[list(others)].mean().idxmax()
-    return stats.interval(psi[edit] - psi[best])
 
 
 def parts(table: pd.DataFrame) -> pd.DataFrame:
