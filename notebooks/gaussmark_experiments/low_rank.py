@@ -376,6 +376,7 @@ def draw_one_sigma(
         by="by",
         panel="run",
         at={"vanilla": 1},
+        ylim=(0, 1.05 * points[["value", "high"]].max().max()),  # one axis for all runs
         title="How much of ψ is left at the same σ?",
         caption=caption,
         ylabel="mean ψ divided by the vanilla mean ψ",
