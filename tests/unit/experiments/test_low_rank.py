@@ -228,4 +228,4 @@ def test_what_the_wrong_tests_detect_is_said_for_each_run():
     psi = {RIGHT: np.array([3.0, 3.0]), DIVIDED: np.zeros(2), FORGOTTEN: np.array([0.0, 3.0])}
     said = low_rank.misuses_in_words(low_rank.detected(psi, 0.05))
     assert said.startswith("the right test detects 100% of 2")
-    assert said.endswith("lVert$ 0%, and the test without P 50%")
+    assert said.endswith("rVert$ 0%, and the test without P 50%")

@@ -234,7 +234,8 @@ def test_levels_of_all_runs_are_drawn_and_counted():
         "1 of 2 intervals exclude their level (640"
     )
     figure = robustness.draw_levels(alarms.assign(run="doclm"), "a caption")
-    assert figure.axes[0].get_title("left") == "GaussMark"
+    [axes] = figure.axes
+    assert "GaussMark" in {axes.get_title(), axes.get_title("left")}
     plt.close("all")
 
 
