@@ -104,7 +104,9 @@ def _in_words(estimate: Estimate, options: Options) -> str:
         return f"**{possible[0]}**, {value} {basis}"
     if not possible:  # between two ranges
         return f"none of the predictions, {value} {basis}"
-    return f"{value} {basis}, too few texts to decide between {_either(possible)}"
+    if math.isnan(estimate.low):
+        return f"{value} {basis}"
+    return f"{value} {basis}, too few to decide between {_either(possible)}"
 
 
 def _either(names: Sequence[str]) -> str:

@@ -37,8 +37,8 @@ def test_the_real_model_speaks_first_and_an_undecided_run_says_so(records):
     said = answers.answer("05_quality", STATEMENT, Estimate(1.2, 0.7, 1.9, 16), OPTIONS).data
     first, second, here = said.splitlines()
     assert first == "- **SmolLM2** (reference): **less**, 0.840 (0.800 to 0.880), n = 300"
-    assert second.startswith("- **doclm** (reference): 1.33 (n = 3, too few for an interval)")
-    assert here.startswith("- this run: 1.2 (0.7 to 1.9), n = 16, too few texts to decide between")
+    assert second == "- **doclm** (reference): 1.33 (n = 3, too few for an interval)"
+    assert here.startswith("- this run: 1.2 (0.7 to 1.9), n = 16, too few to decide between")
     assert here.endswith("*less* and *more*")
 
 
