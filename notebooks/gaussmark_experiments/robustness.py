@@ -639,7 +639,7 @@ def draw_levels(alarms: pd.DataFrame, caption: str) -> Figure:
         at={f"the level, {level:g}": level},
         title="Does any edit change the false-alarm rate?",
         caption=caption,
-        ylabel="share of pairs of a text and a key that raise a false alarm",
+        ylabel="false alarms, share of texts and keys",
     )
 
 
