@@ -104,7 +104,9 @@ def _in_words(estimate: Estimate, options: Options) -> str:
         return f"**{possible[0]}**, {value} {basis}"
     if not possible:  # between two ranges
         return f"none of the predictions, {value} {basis}"
-    return f"{value} {basis}, too few texts to decide between {_either(possible)}"
+    if math.isnan(estimate.low):
+        return f"{value} {basis}"
+    return f"{value} {basis}, too few to decide between {_either(possible)}"
 
 
 def _either(names: Sequence[str]) -> str:
@@ -132,3 +134,46 @@ def beside(
     tables[THIS_RUN] = table
     parts = [part.assign(run=run_name) for run_name, part in tables.items()]
     return pd.concat(parts, ignore_index=True)
+
+
+def from_table(
+    name: str, estimate: Callable[[pd.DataFrame], Estimate | None]
+) -> Callable[[Run], Estimate | None]:
+    """Return a statement of :func:`answer` whose estimate is computed from a record's table. A
+    record without the table, or without one of the rows that are asked for (KeyError), has none.
+    """
+
+    def find(run: Run) -> Estimate | None:
+        if not (run.dir / f"{name}.parquet").exists():
+            return None
+        try:
+            return estimate(run.table(name))
+        except KeyError:
+            return None
+
+    return find
+
+
+def by_run(table: pd.DataFrame, in_words: Callable[[pd.DataFrame], str]) -> Markdown:
+    """Say something about each run of :func:`beside`, one line per run.
+
+    Args:
+        in_words: a function from the rows of a run to a sentence.
+    """
+    lines = []
+    for run_name, rows in table.groupby("run", sort=False):
+        who = run_name if run_name == THIS_RUN else f"**{run_name}** (reference)"
+        lines.append(f"- {who}: {in_words(rows)}")
+    return Markdown("\n".join(lines))
+
+
+def sizes(notebook: str, words: str, **here: object) -> str:
+    """Return the sizes of all runs, for the caption of a figure that shows them all.
+
+    Args:
+        words: with names of parameters in braces, such as "{n_prompts} pairs".
+        here: the values of these parameters in this run.
+    """
+    values_by_run = {title(run): run.params for run in runs.references(notebook)}
+    values_by_run[THIS_RUN] = here
+    return "; ".join(f"{name}: {words.format(**values)}" for name, values in values_by_run.items())

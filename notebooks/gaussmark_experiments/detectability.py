@@ -118,6 +118,19 @@ def rises(table: pd.DataFrame) -> float:
     return (steps > 0).sum() / np.isfinite(steps).sum()
 
 
+def fall_in_words(table: pd.DataFrame) -> str:
+    """Say how p of marked texts falls from the least length to the greatest, and how often that of
+    a single text rises.
+    """
+    median = table[table["kind"] == OWN].groupby("n_tokens")["p_value"].median()
+    first, last = median.index[[0, -1]]
+    return (
+        f"the median p-value of the watermarked texts is {median[first]:.2g} at {first} tokens and"
+        f" {median[last]:.1g} at {last} tokens. From one length to the next, p of a single text"
+        f" rises in {rises(table):.0%} of all cases."
+    )
+
+
 def without_prompts(
     lm: models.LM,
     pairs: Pairs,
@@ -187,12 +200,6 @@ def long_less_short(ratios: pd.DataFrame) -> stats.Estimate:
         long["high"] - short["low"],
         int(long["n"]),
     )
-
-
-def recorded_long_less_short(run: Run) -> stats.Estimate | None:
-    """Return :func:`long_less_short` of a record; None if the record has no such table."""
-    is_there = (run.dir / "ratios.parquet").exists()
-    return long_less_short(run.table("ratios")) if is_there else None
 
 
 def spread_of_norms(norms: pd.DataFrame) -> stats.Estimate:

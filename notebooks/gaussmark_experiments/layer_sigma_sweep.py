@@ -138,6 +138,18 @@ def relative_norms(norms: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def norms_in_words(norms: pd.DataFrame) -> str:
+    """Say which weights have the largest and the smallest mean ‖G‖, and what that means for σ."""
+    mean = norms.groupby("weight")["grad_norm"].mean()
+    largest = short(mean.idxmax())
+    smallest = short(mean.idxmin())
+    return (
+        f"of {len(mean)} weights, the mean ‖G‖ is largest for {largest} and smallest for {smallest}."
+        f" For the same predicted ψ, {smallest} needs {mean.max() / mean.min():.1f} times the σ of"
+        f" {largest}."
+    )
+
+
 def beyond_linear(written: pd.DataFrame, cells: pd.DataFrame) -> stats.Estimate:
     """Divide measured by predicted ψ, as :func:`ratio`, in the cells that predict more than
     ``LINEAR``.

@@ -10,7 +10,7 @@ At one σ each dropped direction lowers both. At the σ_k of the same predicted 
 there is one that the law does not describe.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,9 +27,11 @@ from gaussmark_lib import generate, models, rank_reduce, score, stats
 from gaussmark_lib.beyond.schemes import GaussMark
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Pair, Texts
+from gaussmark_lib.workbench.answers import THIS_RUN
 from gaussmark_lib.workbench.pairs import Pairs
 from gaussmark_lib.workbench.plots import intervals, style
 from gaussmark_lib.workbench.plots.panels import panels
+from gaussmark_lib.workbench.runs.folder import Run
 
 # Names of schemes, statistics and quantities, as tables and figures show them.
 VANILLA = "GaussMark"
@@ -205,6 +207,33 @@ def over_vanilla(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def share_of_psi(tested: pd.DataFrame) -> pd.DataFrame:
+    """Divide each projection's mean ψ by the vanilla scheme's: a table like that of
+    :func:`over_vanilla`, from ``scheme, pair, psi`` of unedited texts.
+    """
+    return over_vanilla(tested.rename(columns={"psi": "value"}).assign(quantity=PSI))
+
+
+def recorded_over(*quantities: str) -> Callable[[Run, pd.DataFrame], pd.DataFrame]:
+    """Return what turns a record's table of these quantities into :func:`over_vanilla`, for
+    ``answers.beside``.
+    """
+
+    def change(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+        return over_vanilla(table[table["quantity"].isin(quantities)])
+
+    return change
+
+
+def of_strongest(over: pd.DataFrame, quantity: str) -> stats.Estimate:
+    """Return the estimate of the left projection that drops the most directions, in the table of
+    :func:`over_vanilla`.
+    """
+    is_left = ~over["scheme"].str.contains(",")
+    dropped = over.loc[is_left, "scheme"].str.removeprefix("k = ").astype(int)
+    return of_scheme(over, over.loc[dropped.idxmax(), "scheme"])[quantity]
+
+
 def left_over_vanilla(table: pd.DataFrame, scheme: str) -> stats.Estimate:
     """Divide the share of its mean ψ that a scheme keeps after the edits by the share that the
     vanilla scheme keeps, over the same pairs. The edits of a text are averaged.
@@ -315,39 +344,42 @@ def _cheaper(price: stats.Estimate) -> str:
     return f"at most {1 - price.low:.0%} cheaper and at most {price.high - 1:.0%} more expensive"
 
 
-def kept_in_words(keeps: stats.Estimate, scheme: str) -> str:
-    """Say which scheme keeps the larger share of its ψ (:func:`left_over_vanilla`)."""
-    if keeps.low > 1:
-        return f"So {scheme} keeps the larger share."
-    if keeps.high < 1:
-        return "So the vanilla scheme keeps the larger share."
-    return "This run cannot say which scheme keeps the larger share."
+def misuses_in_words(rates: pd.DataFrame) -> str:
+    """Say what the right test and the two wrong tests detect (:func:`detected`), in one run."""
+    share = rates.set_index("statistic")["value"]
+    return (
+        f"the right test detects {share[RIGHT]:.0%} of {rates['n'].iloc[0]} watermarked texts, the"
+        f" test with the denominator $\\sigma\\lVert G\\rVert$ {share[DIVIDED]:.0%}, and the test"
+        f" without P {share[FORGOTTEN]:.0%}"
+    )
 
 
 def draw_one_sigma(
-    measured: pd.DataFrame,
-    promised: Mapping[str, np.ndarray],
-    n_tokens: int,
-    caption: str,
+    shares_of_psi: pd.DataFrame, promised: Mapping[str, np.ndarray], caption: str
 ) -> Figure:
-    """Draw the mean ψ of each scheme (``scheme, value, low, high``) and its prediction."""
-    forecast = pd.DataFrame(
-        {"scheme": name, **stats.interval(values).row()} for name, values in promised.items()
-    )
+    """Draw :func:`share_of_psi` of each run, and in the panel of this run the predictions."""
+    vanilla = promised[VANILLA].mean()
+    forecast = [
+        {"scheme": name, "value": values.mean() / vanilla}
+        for name, values in promised.items()
+        if name != VANILLA
+    ]
     points = pd.concat(
         [
-            measured.assign(by="measured"),
-            forecast.assign(by="predicted"),
+            shares_of_psi.assign(by="measured"),
+            pd.DataFrame(forecast).assign(by="predicted", run=THIS_RUN),
         ]
     )
     return panels(
         points,
         "scheme",
         by="by",
-        at={"no watermark": 0},
+        panel="run",
+        at={"vanilla": 1},
+        ylim=(0, 1.05 * points[["value", "high"]].max().max()),  # one axis for all runs
         title="How much of ψ is left at the same σ?",
         caption=caption,
-        ylabel=f"mean ψ of {n_tokens} tokens",
+        ylabel="mean ψ divided by the vanilla mean ψ",
     )
 
 

@@ -198,18 +198,27 @@ def prepared(
     named: Sequence[str],
     made: Mapping[str, dict],
     *,
+    reader: str,
     tasks_data: str | None,
     limit: int | None,
     batch_size: int,
 ) -> Asked:
-    """Prepare the named tasks, or the tasks made from text if no task is named.
-
-    Local files of named tasks are read by ``quality.benchmarks``, and those of the hub by the
-    harness.
+    """Prepare the named tasks, or the tasks made from text if no task is named. The ``reader`` of
+    named tasks is ``"harness"``, or ``"plain"`` for ``quality.benchmarks``.
     """
-    if named and tasks_data is not None:
-        return benchmarks.prepare(lm, named, tasks_data=tasks_data, limit=limit)
-    return harness.prepare(lm, named or made, limit=limit, batch_size=batch_size)
+    if not named:  # tasks from text always go through the harness
+        return harness.prepare(lm, made, limit=limit, batch_size=batch_size)
+    if reader == "harness":
+        return harness.prepare(
+            lm,
+            named,
+            tasks_data=tasks_data,
+            limit=limit,
+            batch_size=batch_size,
+        )
+    if tasks_data is None:
+        raise ParameterError("tasks_data: expected a folder of benchmarks for task_reader plain")
+    return benchmarks.prepare(lm, named, tasks_data=tasks_data, limit=limit)
 
 
 def judge_named(name: str, lm: models.LM, text: str, device: str | None) -> judges.Judge:

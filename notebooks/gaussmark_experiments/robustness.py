@@ -45,12 +45,15 @@ from gaussmark_lib.weights import PlacedWatermark
 from gaussmark_lib.workbench import (
     record,
     rewrite,  # noqa: F401 - registers edits that need a model
+    runs,
 )
+from gaussmark_lib.workbench.answers import title
 from gaussmark_lib.workbench.begin import solved
 from gaussmark_lib.workbench.pairs import Pairs, shares
 from gaussmark_lib.workbench.plots.panels import panels
 
 # Names of schemes, edits and predictions, as tables and figures show them.
+PAPERS = "GaussMark"  # with the paper's test
 SHARPER = "GaussMark, sharper"
 UNEDITED = "unedited"
 LOST = "predicted"
@@ -378,22 +381,105 @@ def power_figure(
     x: str,
     caption: str,
     title: str,
+    *,
+    level: float = 0.05,
     **options,
 ) -> Figure:
-    """Draw the share of texts detected at level 0.05 against the column x. Save it in the record as
-    ``name``. Options are those of ``panels``.
+    """Draw the share of texts detected at the level against the column x, with a panel for each run
+    of ``answers.beside``. Save the figure in the record as ``name``. Options are those of
+    ``panels``.
     """
     drawn = panels(
-        shares(table, ["scheme", "edit", "fraction"], 0.05),
+        shares(table, ["run", "scheme", "edit", "fraction"], level),
         x,
-        at={"level": 0.05},
-        ylabel="share of texts detected at level 0.05",
+        panel="run",
+        at={"level": level},
+        ylabel=f"share of texts detected at level {level:g}",
         ylim=(-0.03, 1.03),
         title=title,
         caption=caption,
         **options,
     )
     return record.save_figure(drawn, name)
+
+
+def at_one_strength(table: pd.DataFrame, fraction: float, tried: Sequence[str]) -> pd.DataFrame:
+    """Return the rows of these schemes without an edit and with edits of this strength."""
+    is_strength = table["fraction"].isin([0.0, fraction])
+    return table[is_strength & table["scheme"].isin(tried)]
+
+
+def of_other_watermarks() -> pd.DataFrame:
+    """Return notebook 08's records of edited texts by all its watermarks, with ``run``. The table
+    is empty if there is no such record.
+    """
+    tables = [pd.DataFrame()]
+    for run in runs.references("08_kgw_baseline"):
+        if (run.dir / "edits.parquet").exists():
+            table = run.table("edits")
+            strength = table["fraction"].map(", {:.0%}".format).where(table["fraction"] > 0, "")
+            tables.append(table.assign(run=title(run), edit=table["edit"] + strength))
+    return pd.concat(tables, ignore_index=True)
+
+
+def falls_most_in_words(table: pd.DataFrame, level: float) -> str:
+    """Say which scheme's detection rate falls most after the first edit, from the rows of one run
+    of :func:`of_other_watermarks`, and how far the others fall.
+    """
+    share = shares(table, ["edit", "scheme"], level)
+    share = share.pivot(index="scheme", columns="edit", values="value")
+    edit = next(name for name in table["edit"] if name != UNEDITED)
+    fall = (share[UNEDITED] - share[edit]).sort_values(ascending=False)
+    names = [
+        f"{scheme} from {share.loc[scheme, UNEDITED]:.0%} to {share.loc[scheme, edit]:.0%}"
+        for scheme in fall.index
+    ]
+    return f"after *{edit}*, **{names[0]}** falls most; {'; '.join(names[1:])}"
+
+
+def psi_after(table: pd.DataFrame, fraction: float) -> pd.DataFrame:
+    """Return ψ by the paper's test, as (pairs, edits), without an edit and with edits of this
+    strength.
+    """
+    rows = at_one_strength(table, fraction, [PAPERS])
+    return rows.pivot(index="pair", columns="edit", values="psi")
+
+
+def mean_psi(table: pd.DataFrame, fraction: float) -> pd.DataFrame:
+    """Return the mean ψ by the paper's test for each run of ``answers.beside``: (runs, edits)."""
+    rows = at_one_strength(table, fraction, [PAPERS])
+    means_of_runs = rows.pivot_table("psi", "run", "edit", sort=False)
+    return means_of_runs.rename_axis(index=None, columns=f"mean ψ, f = {fraction:g}").round(2)
+
+
+def recovered(table: pd.DataFrame, edit: str, fraction: float) -> stats.Estimate:
+    """Return the share of the mean ψ that an edit removes and the sharper test brings back: (ψ by
+    the sharper test − ψ by the paper's) / (ψ without the edit − ψ by the paper's).
+    """
+    is_edit = (table["edit"] == edit) & (table["fraction"] == fraction)
+    after = table[is_edit].pivot(index="pair", columns="scheme", values="psi")
+    before = psi_after(table, fraction)[UNEDITED]
+    return stats.ratio(after[SHARPER] - after[PAPERS], before - after[PAPERS])
+
+
+def quoted_in_words(table: pd.DataFrame, fraction: float) -> str:
+    """Say what a quotation leaves of the mean ψ of one run, and what the norm alone would leave."""
+    psi = psi_after(table, fraction)
+    if "quoted" not in psi:
+        return "no quotations at this strength"
+    left = psi["quoted"].mean() / psi[UNEDITED].mean()
+    return (
+        f"a quotation leaves {left:.0%} of the mean ψ (n = {len(psi)}). If the other tokens only"
+        f" added their share of the norm, {(1 - fraction) ** 0.5:.0%} would be left"
+    )
+
+
+def less_worst(psi: pd.DataFrame, edit: str, others: Sequence[str]) -> stats.Estimate:
+    """Subtract ψ after ``edit`` from ψ after that one of the others which leaves the least, over
+    the same pairs. It is positive if ``edit`` hurts most.
+    """
+    worst = psi[list(others)].mean().idxmin()
+    return stats.interval(psi[worst] - psi[edit])
 
 
 def parts(table: pd.DataFrame) -> pd.DataFrame:
@@ -429,6 +515,45 @@ def parts(table: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def draw_parts(table: pd.DataFrame, fraction: float, caption: str) -> Figure:
+    """Draw :func:`parts` of each run at one strength, next to the prediction."""
+    rows = table[table["fraction"] == fraction]
+    is_law = rows["edit"] == LOST
+    law = rows[is_law].groupby("part")["value"].first()  # the same in all runs
+    measured = rows[~is_law]
+    predicted = measured.drop_duplicates(["edit", "part"])
+    predicted = predicted.assign(value=predicted["part"].map(law), low=None, high=None, run=LOST)
+    return panels(
+        pd.concat([measured, predicted.astype({"low": float, "high": float})]),
+        "edit",
+        by="run",
+        panel="part",
+        title=f"What {fraction:.0%} edited tokens leave of signal, norm and ψ",
+        caption=caption,
+        ylabel="divided by its value without an edit",
+    )
+
+
+def closest_in_words(table: pd.DataFrame, fraction: float) -> str:
+    """Say after which edit ψ is closest to its prediction, and after which the norm grows, from the
+    rows of one run in :func:`parts`.
+    """
+    rows = table[table["fraction"] == fraction]
+    if not len(rows):
+        return f"no edits of {fraction:.0%} of the tokens"
+    values = rows.pivot(index="edit", columns="part", values="value")
+    psi = values[PARTS["psi"]]
+    size = values[PARTS["norm"]].drop(LOST)
+    law = psi[LOST]
+    closest = (psi.drop(LOST) - law).abs().idxmin()
+    growing = size[size > 1]
+    grown = ", ".join(f"*{edit}* × {factor:.2f}" for edit, factor in growing.items()) or "no edit"
+    return (
+        f"closest to the prediction is *{closest}* (ψ × {psi[closest]:.2f}, predicted {law:.2f});"
+        f" the norm grows after {grown}"
+    )
 
 
 def toy(lost: float, added: float, surprise: float) -> float:
@@ -499,6 +624,33 @@ def false_alarms(
                 }
                 rows.append(row | share.row())
     return pd.DataFrame(rows)
+
+
+def draw_levels(alarms: pd.DataFrame, caption: str) -> Figure:
+    """Draw :func:`false_alarms` of each run at the first of the levels, an edit per row. Schemes
+    have a panel each.
+    """
+    level = LEVELS[0]
+    return panels(
+        alarms[alarms["level"] == level],
+        "edit",
+        by="run",
+        panel="scheme",
+        at={f"the level, {level:g}": level},
+        title="Does any edit change the false-alarm rate?",
+        caption=caption,
+        ylabel="false alarms, share of texts and keys",
+    )
+
+
+def missed_in_words(alarms: pd.DataFrame) -> str:
+    """Say how many intervals of one run exclude their level (:func:`false_alarms`)."""
+    n_missed = (~alarms["level"].between(alarms["low"], alarms["high"])).sum()
+    n_rows = len(alarms)
+    return (
+        f"{n_missed} of {n_rows} intervals exclude their level ({alarms['n'].iloc[0]:,} pairs"
+        f" each); by chance, at most {0.01 * n_rows:.1f} would on average"
+    )
 
 
 def p_values(

@@ -31,6 +31,7 @@ from gaussmark_lib import generate, models, perturb, stats, tokens
 from gaussmark_lib.engine import arithmetic, blocks
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench import answers, runs
 from gaussmark_lib.workbench.plots.panels import panels
 
 ALONE = 4  # rows that are written one by one: all rows would take most of the time
@@ -231,6 +232,24 @@ def peak_memory(call: Callable[[], Any]) -> tuple[Any, float]:
     return result, (peak - base + grown_on_gpu) / 2**20
 
 
+def over_plain(generation: pd.DataFrame) -> pd.DataFrame:
+    """Divide the time of each task of :func:`generations` by that of the plain model: ``task,
+    value, low, high, n``.
+    """
+    tasks = [task for task in generation["task"].unique() if task != "plain"]
+    rows = [{"task": task, **ratio(generation, task, "plain").row()} for task in tasks]
+    return pd.DataFrame(rows)
+
+
+def memory_by_run(notebook: str, memory: Mapping[str, float]) -> pd.DataFrame:
+    """Return the peak MiB of each task (rows) in a notebook's records and this run (columns)."""
+    columns = {
+        answers.title(run): run.results.get("peak MiB", {}) for run in runs.references(notebook)
+    }
+    columns[answers.THIS_RUN] = memory
+    return pd.DataFrame(columns).round().rename_axis(columns="peak MiB")
+
+
 def draw_against(
     times: pd.DataFrame,
     x: str,
@@ -238,21 +257,21 @@ def draw_against(
     title: str,
     caption: str,
 ) -> Figure:
-    """Draw the median milliseconds per text against a size, a line per task, with the fastest and
-    slowest repeat.
+    """Draw the median milliseconds per text against a size, a line per task and a panel for each
+    run of ``answers.beside``, with the fastest and slowest repeat. Machines differ, so each panel
+    has its own axis.
     """
-    by_task = times.groupby(["task", x], sort=False)["seconds"]  # all repeats of a task at a size
+    by_task = times.groupby(["run", "task", x], sort=False)["seconds"]  # all repeats at a size
     rows = 1000 * by_task.agg(value="median", low="min", high="max")
     return panels(
         rows.reset_index(),
         x,
         by="task",
+        panel="run",
         title=title,
         caption=f"{caption}; median and range of the repeats",
         xlabel=xlabel,
         ylabel="milliseconds per text",
-        ylim=(
-            0,
-            1.05 * rows["high"].max(),
-        ),  # from 0, so that heights compare
+        ylim=(0, None),  # from 0, so that heights compare
+        sharey=False,
     )

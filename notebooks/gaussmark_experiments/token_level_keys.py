@@ -26,7 +26,11 @@ from gaussmark_lib.beyond.token_level import quantiles
 from gaussmark_lib.corrupt import Change
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.workbench import rewrite  # noqa: F401 - registers edits that need a model
+from gaussmark_lib.workbench import (
+    rewrite,  # noqa: F401 - registers edits that need a model
+    runs,
+)
+from gaussmark_lib.workbench.answers import THIS_RUN, title
 from gaussmark_lib.workbench.pairs import (
     OWN,
     PLAIN,
@@ -234,11 +238,12 @@ def levels(
 
 
 def draw_levels(levels: pd.DataFrame, caption: str) -> Figure:
-    """Draw :func:`levels` against K."""
+    """Draw :func:`levels` of each run against K."""
     return panels(
         levels,
         "n_tokens",
         by="what",
+        panel="run",
         title="False-alarm rate of the quantile test",
         caption=caption,
         xlabel="tokens of the text, K",
@@ -248,11 +253,12 @@ def draw_levels(levels: pd.DataFrame, caption: str) -> Figure:
 
 
 def draw_power(power: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Draw :func:`by_length`, a line per test."""
+    """Draw :func:`by_length` of each run, a line per test."""
     return panels(
         power,
         "n_tokens",
         by="scheme",
+        panel="run",
         looks=LOOKS,
         title="Detection rate of the three tests, at the same price",
         caption=caption,
@@ -287,24 +293,52 @@ def by_alpha(gammas: pd.DataFrame, alphas: Sequence[float], level: float) -> pd.
     return pd.DataFrame(rows)
 
 
-def bound_in_words(n_tokens: int, exact: float, bound: float) -> str:
-    """Compare the exact level with the proved bound, which is NaN if nothing is proved."""
-    level = f"At {n_tokens} tokens, the exact level is **{exact:.3g}**."
+def bound_in_words(levels: pd.DataFrame) -> str:
+    """Compare the exact level with the proved bound (NaN: nothing is proved), at the most tokens of
+    one run's :func:`levels`.
+    """
+    n_tokens = levels["n_tokens"].max()
+    at_end = levels[levels["n_tokens"] == n_tokens].set_index("what")["value"]
+    exact = at_end["exact"]
+    bound = at_end["proved bound"]
+    level = f"at {n_tokens} tokens, the exact level is **{exact:.3g}**"
     if math.isnan(bound):
-        return f"{level} The proposition proves no bound here."
-    times = bound / exact
-    return f"{level} The proved bound is **{bound:.3g}**, which is {times:.0f} times as large."
+        return f"{level}; the proposition proves no bound"
+    return (
+        f"{level}; the proved bound is **{bound:.3g}**, which is {bound / exact:.0f} times as large"
+    )
 
 
 def best_in_words(by_alpha: pd.DataFrame) -> str:
-    """Say which α₀ of :func:`by_alpha` detects most texts."""
+    """Say which α₀ of one run's :func:`by_alpha` detects most texts."""
     detected = by_alpha[by_alpha["what"] == "share detected"]
     most = detected["value"].max()
     best = detected.loc[detected["value"] == most, "alpha_0"]
     listed = " and ".join(f"{alpha_0:g}" for alpha_0 in best)
     verb = "detects" if len(best) == 1 else "detect"
     n_texts = detected["n"].iloc[0]
-    return f"In this run, α₀ = {listed} {verb} most texts: {most:.0%} of {n_texts:.0f}."
+    return f"α₀ = {listed} {verb} most texts: {most:.0%} of {n_texts:.0f}"
+
+
+def detected_in_words(power: pd.DataFrame) -> str:
+    """Say what each test detects at the most tokens of one run's :func:`by_length`."""
+    n_tokens = power["n_tokens"].max()
+    rows = power[power["n_tokens"] == n_tokens]
+    listed = ", ".join(f"{row.scheme} **{row.value:.0%}**" for row in rows.itertuples())
+    return f"of {rows['n'].iloc[0]:.0f} texts of {n_tokens} tokens: {listed}"
+
+
+def differences(notebook: str, after: Mapping[str, stats.Estimate]) -> pd.DataFrame:
+    """Return the share detected by the sum less the share detected by one key, after each change,
+    for each of a notebook's records and this run: ``run, change, value, low, high, n``.
+    """
+    rows = [{"run": THIS_RUN, "change": name, **by.row()} for name, by in after.items()]
+    recorded = [
+        {"run": title(run), "change": name, **numbers}
+        for run in runs.references(notebook)
+        for name, numbers in run.results.get("sum less one key, by change", {}).items()
+    ]
+    return pd.DataFrame(recorded + rows)
 
 
 def proposition_in_words(rate: float, alpha_0: float, level: float, n_tokens: int) -> str:

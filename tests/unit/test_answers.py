@@ -37,8 +37,8 @@ def test_the_real_model_speaks_first_and_an_undecided_run_says_so(records):
     said = answers.answer("05_quality", STATEMENT, Estimate(1.2, 0.7, 1.9, 16), OPTIONS).data
     first, second, here = said.splitlines()
     assert first == "- **SmolLM2** (reference): **less**, 0.840 (0.800 to 0.880), n = 300"
-    assert second.startswith("- **doclm** (reference): 1.33 (n = 3, too few for an interval)")
-    assert here.startswith("- this run: 1.2 (0.7 to 1.9), n = 16, too few texts to decide between")
+    assert second == "- **doclm** (reference): 1.33 (n = 3, too few for an interval)"
+    assert here.startswith("- this run: 1.2 (0.7 to 1.9), n = 16, too few to decide between")
     assert here.endswith("*less* and *more*")
 
 
@@ -71,3 +71,27 @@ def test_tables_of_all_runs_become_one(records):
 def test_records_on_real_models_come_before_those_on_doclm():
     models = [run.params["model"] for run in runs.references("05_quality")]
     assert models == ["smollm2", "doclm"]
+
+
+def test_a_statement_may_be_computed_from_the_table_of_a_record(records):
+    def estimate(table):
+        return Estimate(table["x"].mean(), 0.5, 0.9, 1)
+
+    assert answers.from_table("prices", estimate)(records[0]).value == 0.84
+    assert answers.from_table("no such table", estimate)(records[0]) is None
+    assert answers.from_table("prices", lambda table: table["no such column"])(records[0]) is None
+
+
+def test_each_run_has_its_line(records):
+    table = answers.beside(pd.DataFrame({"x": [9.0]}), "05_quality", "prices")
+    said = answers.by_run(table, lambda rows: f"x is {rows['x'].iloc[0]}").data
+    assert said.splitlines() == [
+        "- **SmolLM2** (reference): x is 0.84",
+        "- **doclm** (reference): x is 1.33",
+        "- this run: x is 9.0",
+    ]
+
+
+def test_a_caption_has_the_sizes_of_all_runs(records):
+    said = answers.sizes("05_quality", "model {model}", model="mine")
+    assert said == "SmolLM2: model smollm2; doclm: model doclm; this run: model mine"

@@ -38,7 +38,7 @@ def panels(
     ylabel: str | None = None,
     xscale: str = "linear",
     yscale: str = "linear",
-    ylim: tuple[float, float] | None = None,
+    ylim: tuple[float, float | None] | None = None,
     sharey: bool = True,
 ) -> Figure:
     """Draw column ``y`` with its interval (``y_low, y_high``, or ``low, high``, or no interval).

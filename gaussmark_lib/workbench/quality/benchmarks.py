@@ -1,4 +1,5 @@
-"""Ten multiple-choice benchmarks from local files, scored without the harness and its network.
+"""Ten multiple-choice benchmarks from local files, scored without the harness, for machines that do
+not have the harness.
 
     asked = benchmarks.prepare(lm, ["arc_easy", "piqa"], tasks_data="benchmarks")
     base = benchmarks.evaluate(asked)
@@ -71,7 +72,7 @@ def prepare(
     questions = {}
     dropped = []
     for task in tasks:
-        require_one_of(task, "tasks in tasks_data", tuple(READERS), ParameterError)
+        require_one_of(task, "tasks", tuple(READERS), ParameterError)
         items = read(task, Path(tasks_data))
         fitting = []
         for number, item in enumerate(items):

@@ -10,7 +10,6 @@ from scipy.stats import norm
 from gaussmark_experiments import detectability
 from gaussmark_lib import generate, gradients, likelihood, perturb, score, stats
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, WRONG, Pairs
-from gaussmark_lib.workbench.runs import Run
 
 WM = perturb.Watermark(tiny_lm.WEIGHT, 0.4)
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 7, 5, 6)
@@ -93,10 +92,14 @@ def test_a_text_whose_p_value_rises_is_counted():
     columns = {"text": [0, 0, 1, 1, 2, 3, 3], "n_tokens": [10, 20, 10, 20, 10, 10, 20]}
     columns["kind"] = [OWN] * 5 + [PLAIN] * 2
     columns["p_value"] = [0.2, 0.1, 0.2, 0.3, 0.5, 0.1, 0.9]
-    assert detectability.rises(pd.DataFrame(columns)) == 0.5
+    table = pd.DataFrame(columns)
+    assert detectability.rises(table) == 0.5
+    said = detectability.fall_in_words(table)
+    assert "is 0.2 at 10 tokens and 0.2 at 20 tokens" in said
+    assert said.endswith("rises in 50% of all cases.")
 
 
-def test_long_texts_are_compared_with_short_ones_cautiously(tmp_path):
+def test_long_texts_are_compared_with_short_ones_cautiously():
     rows = [
         (80, detectability.KEPT, 0.95, 0.9, 1.0, 7),
         (20, detectability.KEPT, 0.7, 0.6, 0.85, 7),
@@ -107,10 +110,6 @@ def test_long_texts_are_compared_with_short_ones_cautiously(tmp_path):
     expected = stats.Estimate(0.25, 0.05, 0.4, 7)
     found = detectability.long_less_short(ratios)
     assert found.row() == pytest.approx(expected.row())
-    run = Run(tmp_path, "an id", {}, {}, {})
-    assert detectability.recorded_long_less_short(run) is None
-    ratios.to_parquet(tmp_path / "ratios.parquet")
-    assert detectability.recorded_long_less_short(run) == found
 
 
 def test_a_figure_has_a_panel_for_each_run(table):

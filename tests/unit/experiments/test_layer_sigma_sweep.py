@@ -317,6 +317,9 @@ def test_norms_are_relative_to_the_middle_of_the_cross():
     assert table["one kind", "0.down.weight"] == pytest.approx(0.5)
     assert table["one kind", "1.down.weight"] == table["one block", "1.down.weight"] == 1.0
     assert table["one block", "1.up.weight"] == pytest.approx(1.5)
+    said = layer_sigma_sweep.norms_in_words(norms)
+    assert said.startswith("of 3 weights, the mean ‖G‖ is largest for 1.up and smallest for 0.down")
+    assert said.endswith("0.down needs 3.0 times the σ of 1.up.")
     figure = layer_sigma_sweep.draw_norms(norms.assign(run="this run"), "")
     assert [label.get_text() for label in figure.axes[1].get_yticklabels()] == ["down", "up"]
 

@@ -194,10 +194,38 @@ def test_prices_in_words_follow_the_interval():
         assert said.endswith(ending)
 
 
-def test_a_share_that_is_kept_is_larger_only_if_its_interval_excludes_one():
-    larger = low_rank.kept_in_words(stats.Estimate(1.2, 1.1, 1.3, 9), "k = 2")
-    smaller = low_rank.kept_in_words(stats.Estimate(0.8, 0.7, 0.9, 9), "k = 2")
-    neither = low_rank.kept_in_words(stats.Estimate(1.1, 0.9, 1.3, 9), "k = 2")
-    assert larger == "So k = 2 keeps the larger share."
-    assert smaller == "So the vanilla scheme keeps the larger share."
-    assert "cannot say" in neither
+def test_the_projection_that_drops_most_is_found_among_the_left_ones():
+    rows = [
+        {"scheme": scheme, "pair": pair, "psi": psi * (1 + pair)}
+        for scheme, psi in ((VANILLA, 4.0), ("k = 9", 2.0), ("k = 10", 1.0), ("k = 12, right", 3.0))
+        for pair in range(8)
+    ]
+    over = low_rank.share_of_psi(pd.DataFrame(rows))
+    assert low_rank.of_strongest(over, low_rank.PSI).value == pytest.approx(0.25)
+    promised = {VANILLA: np.array([4.0, 4.0]), "k = 9": np.array([1.0, 3.0])}
+    figure = low_rank.draw_one_sigma(over.assign(run="doclm"), promised, "n = 8")
+    assert [axes.get_title("left") or axes.get_title() for axes in figure.axes] == [
+        "doclm",
+        "this run",
+    ]
+    plt.close("all")
+
+
+def test_a_record_is_divided_by_its_own_vanilla_scheme():
+    table = pd.DataFrame(
+        {
+            "scheme": [VANILLA, VANILLA, "k = 2", "k = 2"] * 2,
+            "pair": [0, 1] * 4,
+            "quantity": [OWN] * 4 + [HUMAN] * 4,
+            "value": [2.0, 2.0, 1.0, 1.0, 4.0, 4.0, 6.0, 6.0],
+        }
+    )
+    over = low_rank.recorded_over(HUMAN)(None, table)
+    assert over[["quantity", "value"]].to_numpy().tolist() == [[HUMAN, 1.5]]
+
+
+def test_what_the_wrong_tests_detect_is_said_for_each_run():
+    psi = {RIGHT: np.array([3.0, 3.0]), DIVIDED: np.zeros(2), FORGOTTEN: np.array([0.0, 3.0])}
+    said = low_rank.misuses_in_words(low_rank.detected(psi, 0.05))
+    assert said.startswith("the right test detects 100% of 2")
+    assert said.endswith("rVert$ 0%, and the test without P 50%")

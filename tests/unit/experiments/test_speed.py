@@ -83,6 +83,26 @@ def test_the_most_keys_are_compared_with_one():
     assert speed.many_over_one(times)["a"].value == 3.0
 
 
+def test_each_way_of_writing_is_divided_by_the_plain_model_of_its_repeat():
+    times = {"task": ["plain", "watermarked"] * 2, "repeat": [0, 0, 1, 1]}
+    over = speed.over_plain(pd.DataFrame(times | {"seconds": [1.0, 2.0, 4.0, 8.0]}))
+    assert over[["task", "value", "n"]].to_numpy().tolist() == [["watermarked", 2.0, 2]]
+
+
+def test_a_run_has_its_own_panel_because_machines_differ():
+    times = {"run": ["doclm", "this run"] * 2, "task": "score", "n_tokens": [8, 8, 16, 16]}
+    times = pd.DataFrame(times | {"seconds": [1.0, 0.01, 2.0, 0.02]})
+    slow, fast = speed.draw_against(times, "n_tokens", "tokens", "Time", "a caption").axes
+    assert slow.get_ylim()[0] == fast.get_ylim()[0] == 0
+    assert slow.get_ylim()[1] > 50 * fast.get_ylim()[1]
+
+
+def test_memory_of_the_records_stands_next_to_that_of_this_run():
+    table = speed.memory_by_run("10_speed", {"plain loop, one text": 12.3})
+    assert table.loc["plain loop, one text", "this run"] == 12
+    assert table.loc["plain loop, one text", "doclm"] > 100
+
+
 def test_the_four_ways_write_what_they_say():
     lm, keys = tiny_lm.build(), [perturb.Key.from_seed(i) for i in range(2)]
     before, wm = (

@@ -8,7 +8,7 @@ from scipy.stats import binom, norm
 
 from gaussmark_experiments import token_level_keys as experiment
 from gaussmark_experiments.token_level_keys import HITS, ONE, SHIFTED, UNEDITED
-from gaussmark_lib import generate, score
+from gaussmark_lib import generate, score, stats
 from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs
@@ -91,9 +91,18 @@ def test_levels_and_power_are_those_of_binomials():
 
 
 def test_what_the_proposition_covers_in_words():
-    said = experiment.bound_in_words(48, 0.05, 0.4)
-    assert said.endswith("The proved bound is **0.4**, which is 8 times as large.")
-    assert experiment.bound_in_words(48, 0.05, np.nan).endswith("proves no bound here.")
+    levels = pd.DataFrame(
+        {
+            "what": ["exact", "proved bound"] * 2,
+            "n_tokens": [12, 12, 48, 48],
+            "value": [0.2, 0.9, 0.05, 0.4],
+        }
+    )
+    said = experiment.bound_in_words(levels)
+    assert said.startswith("at 48 tokens, the exact level is **0.05**")
+    assert said.endswith("the proved bound is **0.4**, which is 8 times as large")
+    nothing = levels.replace({"value": {0.4: np.nan}})
+    assert experiment.bound_in_words(nothing).endswith("proves no bound")
     covered = experiment.proposition_in_words(0.7, 0.5, 0.05, 48)
     # λ' in the middle of [0.3, 0.5]: log(20) / (2 · 0.1²) = 149.8
     assert "covers at most 20.0% corrupted tokens" in covered
@@ -107,9 +116,25 @@ def test_the_best_levels_of_a_tokens_test_are_named_with_ties():
     efficiency = pd.DataFrame({"what": ["efficiency"], "alpha_0": [0.5], "value": [1.0]})
     one = pd.concat([pd.DataFrame(rows).assign(value=[0.25, 0.75, 0.5]), efficiency])
     said = experiment.best_in_words(one)
-    assert said == "In this run, α₀ = 0.5 detects most texts: 75% of 12."
+    assert said == "α₀ = 0.5 detects most texts: 75% of 12"
     two = pd.DataFrame(rows).assign(value=[0.75, 0.75, 0.5])
     assert "α₀ = 0.1 and 0.5 detect most texts" in experiment.best_in_words(two)
+
+
+def test_the_recorded_differences_stand_above_those_of_this_run():
+    here = {"deleted": stats.Estimate(-0.5, -0.8, -0.2, 12)}
+    table = experiment.differences("09_token_level_keys", here)
+    assert list(table["run"].unique())[-1] == "this run"
+    assert {"doclm", "this run"} <= set(table["run"])
+    assert table.iloc[-1][["change", "value", "n"]].tolist() == ["deleted", -0.5, 12]
+
+
+def test_what_each_test_detects_is_said_at_the_most_tokens():
+    power = pd.DataFrame(
+        {"scheme": [ONE, HITS] * 2, "n_tokens": [8, 8, 32, 32], "value": [0.1, 0.1, 0.9, 0.5]}
+    )
+    said = experiment.detected_in_words(power.assign(n=12))
+    assert said == f"of 12 texts of 32 tokens: {ONE} **90%**, {HITS} **50%**"
 
 
 def test_the_interval_of_a_paired_difference_covers_it_and_exists_where_all_agree():

@@ -1,7 +1,9 @@
 """lm-evaluation-harness on a tiny model in memory."""
 
+import json
 import logging
 from functools import cache
+from pathlib import Path
 
 import lm_eval.tasks
 import numpy as np
@@ -107,17 +109,88 @@ def test_the_watermarked_model_is_what_is_measured_and_nothing_else_changes(lm):
     assert torch.equal(state, torch.random.get_rng_state()), "nobody else's random numbers change"
 
 
-def test_a_named_task_has_at_most_so_many_items_the_same_in_each_run(lm, monkeypatch):
+# ---- the harness's own tasks, with items from local files
+
+ARC = [
+    {
+        "question": f"{i} is",
+        "choices": {"text": ["a", "bc", "d"], "label": ["A", "B", "C"]},
+        "answerKey": "ABC"[i % 3],
+    }
+    for i in range(5)
+]
+BOOLQ = [{"question": f"is {i}", "passage": f"It {i}.", "answer": i % 2 == 0} for i in range(4)]
+FOLDERS = {"arc_easy": "arc", "boolq": "super_glue/boolq", "gsm8k": "gsm8k"}
+
+
+def write(folder: Path, name: str, items: list[dict]) -> None:
+    lines = [json.dumps(item, ensure_ascii=False) + "\n" for item in items]
+    (folder / f"{name}.jsonl").write_text("".join(lines), "utf-8")
+
+
+@pytest.fixture
+def few_definitions(monkeypatch):
+    """The harness's definitions of the tasks above, without a search through all of them."""
+    root = Path(lm_eval.tasks.__file__).parent
+    folders = [root / folder for folder in FOLDERS.values()]
+    monkeypatch.setattr(harness, "_definitions", lambda names: folders)
+
+
+def test_named_tasks_have_the_harnesss_prompts_and_the_items_of_local_files(lm, tmp_path):
+    """Against a direct sum. A line separator inside a JSON string does not end its line."""
+    arc = [*ARC, ARC[0] | {"question": "a\u2028b"}]
+    write(tmp_path, "arc_easy", arc)
+    write(tmp_path, "boolq", BOOLQ)
+    asked = harness.prepare(lm, ["arc_easy", "boolq"], tasks_data=tmp_path)
+    scores = harness.evaluate(asked)
+
+    def likeliest(prompt: str, choices: list[str]) -> int:
+        return int(np.argmax([log_lik(lm, prompt, f" {choice}") for choice in choices]))
+
+    right = [
+        likeliest(f"Question: {item['question']}\nAnswer:", item["choices"]["text"])
+        == item["choices"]["label"].index(item["answerKey"])
+        for item in arc
+    ]
+    assert scores["arc_easy"].tolist() == right
+    right = [
+        likeliest(f"{item['passage']}\nQuestion: {item['question']}?\nAnswer:", ["no", "yes"])
+        == item["answer"]
+        for item in BOOLQ
+    ]
+    assert scores["boolq"].tolist() == right
+    assert harness.chance(asked) == pytest.approx({"arc_easy": 1 / 3, "boolq": 1 / 2})
+
+
+@pytest.mark.usefixtures("few_definitions")
+def test_a_named_task_has_at_most_so_many_items_the_same_in_each_run(lm, tmp_path, monkeypatch):
+    write(tmp_path, "arc_easy", ARC)
     monkeypatch.setattr(harness, "MOST_ITEMS", 2)
-    loaded = harness._load(tasks(*ITEMS))
-    monkeypatch.setattr(harness, "_load", lambda names: loaded)
-    asked = harness.prepare(lm, ["toy"])
+    asked = harness.prepare(lm, ["arc_easy"], tasks_data=tmp_path)
     for _ in range(2):
-        assert harness.evaluate(asked)["toy"].index.tolist() == [0, 1]
-    more = harness.prepare(lm, ["toy"], limit=3)
-    assert harness.evaluate(more)["toy"].index.tolist() == [0, 1, 2]
+        assert harness.evaluate(asked)["arc_easy"].index.tolist() == [0, 1]
+    more = harness.prepare(lm, ["arc_easy"], tasks_data=str(tmp_path), limit=3)
+    assert harness.evaluate(more)["arc_easy"].index.tolist() == [0, 1, 2]
     assert len(evaluate(lm, tasks(*ITEMS))[0]) == len(ITEMS), "a definition has all"
-    assert harness.chance(asked) == {"toy": pytest.approx(1 / 3)}
+
+
+@pytest.mark.usefixtures("few_definitions")
+@pytest.mark.parametrize(
+    ("name", "lines", "expected"),
+    [
+        ("arc_easy", None, r"expected .*arc_easy\.jsonl, .*allenai/ai2_arc, found no such file"),
+        ("arc_easy", "", r"arc_easy\.jsonl: expected a JSON object on each line, got an empty"),
+        ("arc_easy", '{"question": "a"}\n', "cannot load arc_easy from .*expected the columns"),
+        ("arc_easy", '{"a": 1}\n{"a"\n', r"arc_easy\.jsonl:2: expected a JSON object, got"),
+        ("gsm8k", '{"question": "a", "answer": "b"}\n', "gsm8k: .*5 examples .*gsm8k_cot"),
+        ("arc", "{}", "expected names of single tasks .*got 'arc'"),
+    ],
+)
+def test_local_files_that_do_not_fit_are_named(lm, tmp_path, name, lines, expected):
+    if lines is not None:
+        (tmp_path / f"{name}.jsonl").write_text(lines, "utf-8")
+    with pytest.raises(ParameterError, match=expected):
+        harness.prepare(lm, [name], tasks_data=tmp_path)
 
 
 @pytest.mark.slow
