@@ -145,8 +145,8 @@ def norms_in_words(norms: pd.DataFrame) -> str:
     smallest = short(mean.idxmin())
     return (
         f"of {len(mean)} weights, the mean ‖G‖ is largest for {largest} and smallest for"
-        f" {smallest}. For the same predicted ψ, {smallest} needs {mean.max() / mean.min():.1f} times the σ of"
-        f" {largest}."
+        f" {smallest}. For the same predicted ψ, {smallest} needs {mean.max() / mean.min():.1f}"
+        f" times the σ of {largest}."
     )
 
 
