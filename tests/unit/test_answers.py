@@ -71,3 +71,17 @@ def test_tables_of_all_runs_become_one(records):
 def test_records_on_real_models_come_before_those_on_doclm():
     models = [run.params["model"] for run in runs.references("05_quality")]
     assert models == ["smollm2", "doclm"]
+
+
+def test_the_same_words_are_said_of_each_run_that_has_the_tables(records):
+    (records[1].dir / "prices.parquet").unlink()
+    here = pd.DataFrame({"x": [9.0]})
+
+    def words(prices):
+        return f"x is {prices['x'].item():g}"
+
+    said = answers.sentences("05_quality", words, model="doclm", prices=here).data
+    assert said.splitlines() == [
+        "- **SmolLM2** (reference): x is 0.84",
+        "- this run (doclm): x is 9",
+    ]

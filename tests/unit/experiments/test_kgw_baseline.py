@@ -120,7 +120,7 @@ def test_a_keys_false_alarms_are_counted_over_texts():
         alone = replace(test, key=KEYS[1]).score(LM.model, PAIRS.prompts, responses)
         row = table[(table["scheme"] == name) & (table["key"] == 1)]
         assert row["share"].item() == (alone["p_value"] <= 0.4).mean()
-    said = kgw_baseline.of_one_key(table, "random")
+    said = kgw_baseline.of_one_key(table)
     worst = table[table["scheme"] == "GaussMark"]["share"].max()
     assert said.startswith("Share of human texts that the worst of 3 keys calls watermarked")
     assert f"**GaussMark** {worst:.0%} of random; " in said
@@ -145,7 +145,7 @@ def test_a_mean_cost_of_each_kind_and_an_edit_in_words():
     hits = {"scheme": "KGW-2", "p_value": [1e-3, 1e-3, 0.5, 1e-3]}
     edits = {"edit": ["unedited"] * 2 + ["cut"] * 2, "fraction": [0.0, 0.0, 0.3, 0.3]}
     after = kgw_baseline.by_version(pd.DataFrame(hits | edits))
-    assert after["version"].tolist() == ["unedited", "cut, 0.3"]
+    assert after["version"].tolist() == ["unedited", "cut, 30% of the tokens"]
     assert after["value"].tolist() == [1.0, 0.5]
 
 
@@ -163,7 +163,7 @@ def test_a_sentence_names_the_schemes_that_need_fewer_tokens():
     assert "a (at least 2.0 times as many)" in at_once, "the other number is an upper limit"
     no_scheme = {"b": Estimate(1.1, 0.5, 3.0, 300)}
     said = kgw_baseline.in_tokens(needed, no_scheme, [8, 40])
-    assert said.endswith("significantly more tokens than: no scheme in this run.")
+    assert said.endswith("significantly more tokens than: no scheme.")
 
 
 def test_a_sentence_names_the_scheme_whose_share_falls_most():
@@ -178,7 +178,7 @@ def test_a_sentence_names_the_scheme_whose_share_falls_most():
     assert said.startswith(
         "Share detected, unedited and after *cut, 0.3*: **GaussMark** 0.98, 0.12;"
     )
-    assert said.endswith("the share falls most for GaussMark, by 0.86.")
+    assert said.endswith("The share falls most for GaussMark, by 0.86.")
     both = after.assign(value=[0.9, 1.0, 0.4, 0.5])
     assert "most for GaussMark and SynthID, by 0.50" in kgw_baseline.losses_in_words(
         both, names, "cut, 0.3"
