@@ -4,8 +4,9 @@
 
 A corruption takes prompts and responses, a strength from 0 to 1 and a seed. It returns new lists:
 the prompts as the detector believes them to be, and the responses that it tests. Strength 0 changes
-nothing. A fraction f of T tokens is ⌊f·T⌉ tokens, at places drawn *without* replacement: with
-replacement, "50%" would touch 39% of the text. Corruptions that need a model are in
+nothing. A fraction f of T tokens is ⌊f·T⌉ tokens, the nearest whole number (:func:`count`): 10% of
+37 tokens are 4. Their places are drawn *without* replacement: with replacement, "50%" would touch
+39% of the text. Corruptions that need a model are in
 ``workbench.rewrite``, which registers them when it is imported. To add a corruption, register it.
 The registry's tests and the level tests of every scheme then run over it:
 
@@ -84,12 +85,15 @@ def generator(seed: int, text: int = 0) -> Rng:
 
 
 def count(n_tokens: int, fraction: float) -> int:
-    """Return ⌊f·T⌉, the number of tokens that is a fraction of T tokens.
+    """Return ⌊f·T⌉, the number of tokens that a fraction f of T tokens is.
+
+    It is the nearest whole number; halfway between two, it is the even one (Python's ``round``). So
+    10% of 37 tokens (3.7) are 4, of 4 tokens (0.4) none, and of 25 tokens (2.5) 2.
 
     Raise InvalidTextError if the fraction is not in [0, 1].
 
-    >>> count(40, 0.3)
-    12
+    >>> count(37, 0.1), count(4, 0.1), count(25, 0.1)
+    (4, 0, 2)
     """
     if not is_number(fraction) or not 0 <= fraction <= 1:
         raise InvalidTextError(f"fraction: expected a number from 0 to 1, got {shown(fraction)}")
@@ -244,7 +248,13 @@ def _retokenised(lm, prompts, responses, fraction, seed):
 def retokenise(lm: LM, ids: Ids) -> Ids:
     """Return the ids of the text that these ids spell, as a detector that is given text sees them.
 
-    Raise InvalidTextError if the ids spell an empty text.
+    They can be other ids than those that were sampled, because many sequences of ids spell the same
+    text. Raise InvalidTextError if the ids spell an empty text.
+
+    >>> from gaussmark_lib import models
+    >>> lm = models.load("doclm")
+    >>> retokenise(lm, [*lm.encode("mea"), *lm.encode("n")]) == lm.encode("mean")
+    True
     """
     new_ids = lm.encode(lm.decode(ids))
     if not new_ids:

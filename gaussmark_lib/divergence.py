@@ -32,10 +32,21 @@ def per_text(
     processor: Callable[[slice], generate.Processor] | None = None,
     batch_size: int = 16,
 ) -> Float[np.ndarray, " texts"]:
-    """Return Σ_t KL(q_t ‖ p_t) over the response's positions, nats per text.
+    """Return Σ_t KL(q_t ‖ p_t) over the response's positions, nats per text: float64, (texts,).
 
-    Its mean over y ~ q is the price of the watermark. Either ``marks`` or a ``processor``, with the
-    meaning that they have for ``generate.sample``, make q of the base model p.
+    Its mean over y ~ q is the price of the watermark. q is what writes, p the base model. Give
+    either ``marks`` or a ``processor``, with the meaning that they have for ``generate.sample``:
+    they make q of p.
+
+    Raise PerturbedModelError for a watermarked model, and InvalidTextError as for a score.
+
+    >>> from gaussmark_lib import models
+    >>> lm = models.load("doclm")
+    >>> wm = perturb.Watermark(models.default_weight(lm.model), sigma=0.01)
+    >>> marks = [(wm, perturb.Key.from_seed(1))]
+    >>> [nats] = per_text(lm.model, [[]], [lm.encode("Return the mean.")], marks=marks)
+    >>> bool(nats > 0)
+    True
     """
     pairs = list(tokens.Reader(model).pairs(prompts, responses).values())
     perturb.refuse_perturbed(model)
@@ -69,7 +80,8 @@ def _processed(
 def laid_out(model: PreTrainedModel, pairs: Sequence[Pair]) -> tuple[dict[str, Tensor], Tensor]:
     """Return the model's inputs for a batch, and the mask of response tokens.
 
-    All responses begin at the same position; the mask is (texts, longest response).
+    Prompts are padded on the left and responses on the right, so that all responses begin at the
+    same position. The mask is (texts, longest response), 1 for a token and 0 for padding.
     """
     prompts, responses = zip(*pairs, strict=True)
     x, is_prompt = blocks.padded(prompts, "left", model.device)

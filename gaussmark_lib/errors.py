@@ -1,8 +1,29 @@
 """The named errors of the library, and the checks that its entry points share.
 
-An error says what was expected, what came (:func:`shown`), and what to do. Input is checked where
-it enters: where a model is loaded, a text is written, a weight is perturbed, a text is scored, or a
-file is read. Functions inside trust their arguments.
+All errors are :class:`GaussMarkError`, so one ``except`` catches them all. A message says what was
+expected, what came (:func:`shown`), and what to do:
+
+===========================  =======================================================================
+``InvalidModelError``        this model cannot be used: load another, or a whole copy of it
+``PerturbedModelError``      this model is watermarked: use the base model it was made from
+``InvalidWatermarkError``    this weight, σ or rank cannot be used: choose another
+``KeyFileError``             this key file cannot be read or written: see its path, owner and rights
+``KeyMismatchError``         this key is for something else: use the watermark it was made with
+``InvalidTextError``         this text or setting of a text cannot be used: shorten or encode it
+``DegenerateScoreError``     this text has no gradient, so no ψ: choose a weight that it depends on
+``ParameterError``           a notebook's parameter cannot have this value
+``KernelDiedError``          a notebook's process ended before the notebook did
+===========================  =======================================================================
+
+Input is checked where it enters: where a model is loaded, a text is written, a weight is perturbed,
+a text is scored, or a file is read. Functions inside trust their arguments.
+
+The checks ``require_…`` return the value that they accept, in a plain type, and otherwise raise the
+class of error that they are given.
+
+>>> require_int("3", "n_tokens", InvalidTextError)
+Traceback (most recent call last):
+gaussmark_lib.errors.InvalidTextError: n_tokens: expected a whole number ≥ 1, got '3'
 """
 
 import reprlib
@@ -22,7 +43,11 @@ _short.maxother = 60
 
 
 class GaussMarkError(ValueError):
-    """Anything that this library refuses to do. Catch this class to catch every error below."""
+    """Anything that this library refuses to do. Catch this class to catch every error below.
+
+    >>> issubclass(InvalidTextError, GaussMarkError), issubclass(GaussMarkError, ValueError)
+    (True, True)
+    """
 
 
 class InvalidWatermarkError(GaussMarkError):
@@ -149,7 +174,11 @@ def require_between(
 
 
 def require_one_of(value: Any, name: str, options: Collection[str], error: Refusal) -> str:
-    """Return the value if it is among the options, or raise the error."""
+    """Return the value if it is among the options, or raise the error.
+
+    >>> require_one_of("exact", "test", ("exact", "z"), InvalidWatermarkError)
+    'exact'
+    """
     if not isinstance(value, str) or value not in options:
         raise error(f"{name}: expected {' or '.join(map(repr, options))}, got {shown(value)}")
     return value

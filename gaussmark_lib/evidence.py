@@ -1,13 +1,19 @@
 """Which tokens are evidence for a key: ψ as a sum of one number per token.
 
-    e_t = ⟨ξ, ∇_θ log p_θ(v_t | x, v_<t)⟩ / (σ‖G‖),     Σ_t e_t = ψ,
-    G = Σ_t ∇_θ log p_θ(v_t | x, v_<t)
+    e_t = ⟨ξ, ∇_θ log p_θ(y_t | x, y_<t)⟩ / (σ‖G‖),     Σ_t e_t = ψ,
+    G = Σ_t ∇_θ log p_θ(y_t | x, y_<t)
 
-The inner product is the derivative of one token's log-probability along ξ. With J the derivatives
-of all T log-probabilities by θ, these derivatives are Jξ, and a backward pass gives vJ for any v.
-So *two* backward passes give all T of them, the second of vJ·ξ by v, instead of one per token.
+e_t > 0 means that the noise of this key makes token t more likely, so the token is evidence for the
+key; e_t < 0 is evidence against it. Only the sum ψ is a test. A single e_t is not N(0, 1): its
+scale depends on the token, and it has no p-value.
 
-A token with e_t > 0 is evidence for the key. Only ψ is a test: the terms are not N(0, 1).
+For several weights the inner product is the sum over weights, and σ‖G‖ is √(Σ_s σ_s²‖G_s‖²), as in
+``score``.
+
+How it is computed. ⟨ξ, ∇_θ log p_t⟩ is the derivative of log p_t along ξ. One backward pass per
+token would give them, one by one. *Two* backward passes give them all. The first takes the gradient
+of Σ_t v_t log p_t, which is linear in the T dummy variables v_t. Its inner product with ξ is
+Σ_t v_t ⟨ξ, ∇_θ log p_t⟩, and the second pass differentiates that by v.
 """
 
 from collections.abc import Sequence
@@ -39,10 +45,19 @@ def per_token(
 ) -> pd.DataFrame:
     """Return one row per response token, with its evidence for the key.
 
-    The columns are ``position`` (from 0), ``token_id``, ``evidence`` (e_t, in units of ψ) and
-    ``log_p`` (nats). Arguments and errors are those of :func:`score.score`, except that
-    ``token_weights`` is a single function. The evidence adds up to ψ except for rounding: 5e-6 in
-    float32, up to .03 in bfloat16.
+    Args:
+        model: the base model p_θ.
+        prompt, response: token ids of one text. An empty prompt stands for the start token.
+        token_weights: one function, as in :func:`score.score`, or None for w_t = 1. Then e_t has
+            the factor w_t, and G is the weighted gradient.
+
+    Returns:
+        Columns ``position`` (from 0), ``token_id``, ``evidence`` (e_t, float64, in units of ψ) and
+        ``log_p`` (log p_θ(y_t | x, y_<t), nats). The evidence adds up to the ψ of
+        :func:`score.score` except for rounding: 5e-6 in float32, up to .03 in bfloat16.
+
+    Raises:
+        The errors of :func:`score.score`.
 
     >>> from gaussmark_lib import models
     >>> lm = models.load("doclm")

@@ -67,7 +67,13 @@ def hidden_folder(path: Path) -> tempfile.TemporaryDirectory:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file, complete or not at all, even if the disk is full."""
+    """Write a JSON file, complete or not at all, even if the disk is full.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_json(Path(folder) / "answer.json", {"ψ": 3.5})
+    ...     json.loads((Path(folder) / "answer.json").read_text(encoding="utf-8"))
+    {'ψ': 3.5}
+    """
     partial = path.with_name(f".{path.name}.partial")
     try:
         text = json.dumps(content, indent=2, ensure_ascii=False)
@@ -78,7 +84,10 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def refuse_others(name: str | Path) -> None:
-    """Raise OSError if the name is of something other than a file, or of nothing."""
+    """Raise OSError if the name is of something other than a file, or of nothing.
+
+    >>> refuse_others(__file__)
+    """
     mode = os.stat(name).st_mode
     is_opened = str(name).startswith(OPENED)
     if not stat.S_ISREG(mode) and not is_opened:

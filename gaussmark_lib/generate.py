@@ -49,7 +49,11 @@ Noises = dict[tuple, list[Tensor]]  # z = ξ/σ in each weight, by ``_noise`` of
 
 
 class Shape(NamedTuple):
-    """What a draw does to the model's distribution; the default leaves it as it is."""
+    """What a draw does to the model's distribution; the default leaves it as it is.
+
+    >>> Shape(top_p=0.9)
+    Shape(top_p=0.9, temperature=1.0)
+    """
 
     top_p: float = 1.0
     temperature: float = 1.0
@@ -71,13 +75,16 @@ def sample(
     processor: Callable[[slice], Processor] | None = None,
     engine: str = "exact",
 ) -> list[list[int]]:
-    """Sample a continuation of each prompt, v_t ~ p(· | x, v_<t).
+    """Sample a continuation of each prompt, y_t ~ p(· | x, y_<t), and return its token ids.
 
     Args:
         prompts: lists of token ids; an empty one stands for the model's start token.
-        n_tokens: length of every response; end tokens do not stop it.
-        until_end: stop a response before its first end token (the second if it would be empty), or
-            after ``n_tokens``.
+        n_tokens: length of every response, unless ``until_end``.
+        until_end: whether an end token ends a response. By default it does not: each response has
+            exactly ``n_tokens`` tokens, end tokens among them, so that all texts of an experiment
+            have the same length. If True, a response is what stands before its first end token, and
+            has at most ``n_tokens`` tokens. An end token in the very first place does not count, so
+            no response is empty (:func:`cut`).
         top_p: keep the smallest set of tokens with this probability; the paper's proofs are for 1.
         temperature: > 0, or 0 for the most likely token.
         seed: of the random numbers; it has nothing to do with the key.
@@ -268,7 +275,12 @@ def uniform(seed: int, rows: Iterable[int], n_tokens: int) -> Float[np.ndarray, 
 
 
 def end_tokens(model: PreTrainedModel) -> set[int | None]:
-    """Return the ids that end a text; a model may have several. If it has none, return {None}."""
+    """Return the ids that end a text; a model may have several. If it has none, return {None}.
+
+    >>> from gaussmark_lib import models
+    >>> end_tokens(models.load("doclm").model)
+    {0}
+    """
     end = getattr(model.generation_config, "eos_token_id", None)
     if end is None:
         end = model.config.eos_token_id
@@ -276,7 +288,14 @@ def end_tokens(model: PreTrainedModel) -> set[int | None]:
 
 
 def cut(model: PreTrainedModel, responses: list[list[int]]) -> list[list[int]]:
-    """Return each response up to its first end token, or to the second if it would be empty."""
+    """Return what stands before the first end token of each response. The first token always stays,
+    even if it is an end token, so that no response becomes empty.
+
+    >>> from gaussmark_lib import models
+    >>> model = models.load("doclm").model  # its end token is 0
+    >>> cut(model, [[5, 6, 0, 7], [0, 5, 0, 7], [5, 6]])
+    [[5, 6], [0, 5], [5, 6]]
+    """
     ends = end_tokens(model)
     shortened = []
     for ids in responses:
@@ -288,7 +307,17 @@ def cut(model: PreTrainedModel, responses: list[list[int]]) -> list[list[int]]:
 def in_batches(
     model: PreTrainedModel, n: int, batch_size: int, marks: Sequence[Mark] | None
 ) -> list[tuple[slice, AbstractContextManager]]:
-    """Return the batches of n rows, each with the ``with`` that puts its rows under their marks."""
+    """Return the batches of n rows: the slice of each, and the ``with`` that puts its rows under
+    their marks.
+
+    ``marks`` has a (watermark, key) or None for each row; None for all rows is the base model. A
+    batch has at most ``batch_size`` rows, and fewer if the noises of its keys would take more than
+    ``NOISE_BYTES``.
+
+    >>> from gaussmark_lib import models
+    >>> [rows for rows, _ in in_batches(models.load("doclm").model, 5, batch_size=3, marks=None)]
+    [slice(0, 3, None), slice(3, 6, None)]
+    """
     placed = [] if marks is None else _placed(model, marks, n)
     sizes = [mark[0].d for mark in placed if mark]  # numbers of each mark's noise, float32
     n_held = max(4, NOISE_BYTES // (4 * max(sizes, default=1)))  # noises that are held at a time

@@ -51,26 +51,46 @@ COLUMNS = ["text", "weight", "n_tokens", "grad_norm", "log_lik"]  # of :func:`no
 
 @dataclass(frozen=True, eq=False)
 class TextGradient:
-    """The gradient of a text, in one weight or several."""
+    """The gradient of a text, in one weight or several.
+
+    Attributes:
+        text: the number of the text in the call that it came from.
+        parts: G of each weight (PG if rank_dropped > 0), as a matrix (d_out, d_in) or by its terms,
+            in nats per unit of weight.
+        scales: σ_s/σ_1 of each weight s; 1.0 for a single weight.
+        bound: Σ_s ‖g_s‖‖a_s‖ over all weights, scaled alike: G below its rounding error is zero.
+        log_lik: log p_θ(y | x), nats, the sum over its ``n_tokens`` tokens.
+    """
 
     text: int
-    parts: list[Tensor | Factors]  # G, or PG, of each weight, (d_out, d_in)
-    scales: list[float]  # σ of each weight over the first one's
-    bound: float  # Σ_s ‖g_s‖‖a_s‖ over all weights, scaled alike
-    log_lik: float  # log p_θ(y | x), nats, summed over its ``n_tokens``
+    parts: list[Tensor | Factors]
+    scales: list[float]
+    bound: float
+    log_lik: float
     n_tokens: int
 
     @property
     def G(self) -> Float[Tensor, "d_out d_in"] | list[Tensor]:
         """Return the gradient as a matrix; for several weights, a list of matrices."""
-        matrices = [G.matrix() if isinstance(G, Factors) else G for G in self.parts]
+        matrices = self.matrices
         return matrices[0] if len(matrices) == 1 else matrices
+
+    @property
+    def matrices(self) -> list[Float[Tensor, "d_out d_in"]]:
+        """Return the gradient in each weight, a list even for a single weight."""
+        return [G.matrix() if isinstance(G, Factors) else G for G in self.parts]
 
     @cached_property
     def norm(self) -> float:
-        """Return ‖G‖ (Frobenius), nats per unit of weight; for several √Σ(σ_s/σ_1)²‖G_s‖².
+        """Return ‖G‖ (Frobenius), nats per unit of weight; for several √(Σ_s (σ_s/σ_1)²‖G_s‖²).
 
-        Raise DegenerateScoreError if it is not finite, or zero except for rounding.
+        In both cases σ_1 times the norm is the mean ψ that theory predicts for a marked text. Raise
+        DegenerateScoreError if the norm is not finite, or zero except for rounding.
+
+        >>> ones = torch.ones(2, 2)
+        >>> of_two = TextGradient(0, [ones, ones], [1.0, 2.0], bound=6.0, log_lik=-9.0, n_tokens=5)
+        >>> round(of_two.norm, 3)  # √(2² + 2²·2²)
+        4.472
         """
         norms = [scale * norm(G) for scale, G in zip(self.scales, self.parts, strict=True)]
         size = math.hypot(*norms)
@@ -85,7 +105,15 @@ class TextGradient:
         return size
 
     def unit(self) -> Float[Tensor, " d"]:
-        """Return the direction u = (σ_1 G_1, σ_2 G_2, …)/‖·‖, each matrix in row order."""
+        """Return the direction u = (σ_1 G_1, σ_2 G_2, …)/‖·‖, in row order: (d,), length 1.
+
+        With z = (ξ_1/σ_1, ξ_2/σ_2, …), ψ is ⟨z, u⟩.
+
+        >>> ones = torch.ones(2, 2)
+        >>> of_one = TextGradient(0, [ones], [1.0], bound=2.0, log_lik=-9.0, n_tokens=5)
+        >>> of_one.unit()
+        tensor([0.5000, 0.5000, 0.5000, 0.5000])
+        """
         directions = [
             G.flatten() * (scale / self.norm)
             for scale, G in zip(self.scales, self.parts, strict=True)
@@ -130,8 +158,15 @@ def norms(
     """Return ‖G‖ of each text for each of several weights (full names), from a single pass.
 
     ``settings`` are those of :func:`gradients`. There is one row per text × length × weight, with
-    ``text, weight, n_tokens, grad_norm`` (nats per unit of weight) and ``log_lik`` (nats, sum over
-    tokens).
+    ``text, weight, n_tokens, grad_norm`` (of this weight alone, nats per unit of weight) and
+    ``log_lik`` (nats, sum over tokens).
+
+    >>> from gaussmark_lib import models
+    >>> lm = models.load("doclm")
+    >>> names = ["model.layers.0.mlp.up_proj.weight", "model.layers.5.mlp.down_proj.weight"]
+    >>> table = norms(lm.model, [[]], [lm.encode("Return the mean.")], names)
+    >>> table["weight"].tolist() == names
+    True
     """
     wm = Watermark(require_list(weights, "weights: expected names"), 1.0)
     rows = []
@@ -144,7 +179,13 @@ def norms(
 
 
 def require_one(token_weights: Weigh | None) -> Weigh | None:
-    """Return the weights of a test that has a single direction: a function, or None."""
+    """Return the weights of a test that has a single direction: a function, or None.
+
+    Raise InvalidTextError for anything else, such as a list of functions.
+
+    >>> require_one(None) is None
+    True
+    """
     if token_weights is not None and not callable(token_weights):
         expected = "token_weights: expected one function of token ids and their log p, or None"
         raise InvalidTextError(f"{expected}, got {shown(token_weights)}")
@@ -165,8 +206,10 @@ def of_pairs(
 ) -> Iterator[TextGradient]:
     """Yield :func:`gradients` of checked texts (``tokens.Reader.pairs``), by their numbers.
 
+    Settings that are not below are those of :func:`score.score`.
+
     Args:
-        form: what to make of the terms of G.
+        form: what to make of the terms of G; by default the matrix.
         failed: gets the error of each text whose G has no direction; the text is then left out.
         perturbed: whether the model may be watermarked; only to show what then goes wrong.
     """

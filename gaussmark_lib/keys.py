@@ -59,7 +59,11 @@ class Key:
 
     @classmethod
     def new(cls) -> "Key":
-        """Make a fresh key from the operating system's randomness."""
+        """Make a fresh key from the operating system's randomness.
+
+        >>> Key.new() == Key.new()
+        False
+        """
         return cls(secrets.token_bytes(N_BYTES))
 
     @classmethod
@@ -75,7 +79,11 @@ class Key:
 
     @property
     def fingerprint(self) -> str:
-        """Return 64 hexadecimal digits that name the key; ``key_id`` is too short to be unique."""
+        """Return 64 hexadecimal digits that name the key; ``key_id`` is too short to be unique.
+
+        >>> len(Key.from_seed(7).fingerprint)
+        64
+        """
         return hashlib.sha256(b"gaussmark key fingerprint" + self.secret).hexdigest()
 
     @property
@@ -87,7 +95,11 @@ class Key:
         return Watermark(use.weight, use.sigma, use.rank_dropped, use.side)
 
     def derived(self, purpose: str) -> bytes:
-        """Return 32 bytes for one purpose, as ``key_files.derived``."""
+        """Return 32 secret bytes for one purpose; other purposes have other bytes.
+
+        >>> Key.from_seed(7).derived("KGW") == Key.from_seed(7).derived("SynthID")
+        False
+        """
         return key_files.derived(self.secret, purpose)
 
     def normals(
@@ -142,9 +154,15 @@ class Key:
 
     @classmethod
     def load(cls, path: str | Path) -> "Key":
-        """Read a key file.
+        """Read a key file that :meth:`save` wrote.
 
         Raise KeyFileError if it is damaged, or readable by anyone other than its owner.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Key.from_seed(7).save(f"{folder}/my.key")
+        ...     Key.load(file) == Key.from_seed(7)
+        True
         """
         path = files.as_path(path, "cannot read the key file", KeyFileError)
         content = key_files.read(path)
@@ -162,6 +180,9 @@ def listed(keys: Sequence[Key], wm: PlacedWatermark | None = None) -> list[Key]:
     """Return at least one key as a list, and check each bound key for this use (:meth:`Key.check`).
 
     Raise KeyMismatchError for anything but a key. The error does not show it: it may be a secret.
+
+    >>> listed((Key.from_seed(7),))
+    [Key(key_id='8201c635', unbound)]
     """
     keys = require_list(keys, "keys: expected a list of keys, such as [key]", least=1, show=kind)
     for i, key in enumerate(keys):

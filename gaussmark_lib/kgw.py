@@ -1,15 +1,23 @@
 """The baseline: soft red lists of Kirchenbauer et al. (arXiv:2301.10226), by transformers' own
 processor.
 
-The previous token seeds a random split of the vocabulary. A share γ of the tokens is *green*, and
-the logits of green tokens are raised by δ. A text that does not depend on the key has a share γ of
-green tokens, so the number of green tokens among n scored tokens is about Binomial(n, γ).
+The previous token and the key seed a random split of the vocabulary. A share γ of the tokens is
+*green*, and the logits of green tokens are raised by δ. A test counts the green tokens among n
+scored tokens. In a text that does not depend on the key, each of them is green with probability γ.
 
-    z = (green − γn) / √(nγ(1 − γ)),     p = 1 − Φ(z)     (transformers' detector)
-    p = P(Binomial(n, γ) ≥ green)        (ours: exact; the normal tail is too small)
+    z = (green − γn) / √(nγ(1 − γ)),     p = 1 − Φ(z)     (``test="z"``, transformers' detector)
+    p = P(Binomial(n, γ) ≥ green)                         (``test="exact"``, ours and the default)
+
+*Exact* says that the binomial tail is summed up, and not replaced by the normal tail. A green token
+is a rare hit (γ = 1/4), so the binomial tail is heavier than the normal one: the p of the z-test is
+too small, and it raises too many false alarms. The count itself is binomial if the n previous
+tokens are all different, because each of them has a list of its own. Tokens after the same previous
+token share a list, which is drawn without replacement. The count then varies a little less, and the
+exact test is on the safe side.
 
 The paper (App. KGW) has γ = 0.25, δ = 1 (KGW-1) or 2 (KGW-2), and a context of one token,
 transformers' "lefthash". ⌊γV⌋ of V tokens are green, and the exact tail uses the share ⌊γV⌋/V.
+Paper → here: γ → ``green_share``, δ → ``bias``, z → ``statistic``.
 
 The response alone is scored, without its first token, and each pair of neighbouring tokens once
 (``ignore_repeated_ngrams``; otherwise repetition would count as evidence). Green lists come from
@@ -153,7 +161,10 @@ class KGW(SamplerScheme):
     def green_pairs(
         self, model: PreTrainedModel, hashing_key: int, pairs: Iterable[Bigram]
     ) -> set[Bigram]:
-        """Return the pairs (previous token, token) whose second token is green after the first."""
+        """Return the pairs (previous token, token) whose second token is green after the first.
+
+        ``hashing_key`` is :meth:`KGW.hashing_key` of the key that the lists belong to.
+        """
         vocabulary = tokens.config(model).vocab_size
         after = defaultdict(list)
         for previous, token in pairs:
@@ -172,9 +183,21 @@ class KGW(SamplerScheme):
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
-        """Return a row per text; ``n_scored`` counts distinct pairs of neighbouring tokens.
+        """Return a row per text, with the columns ``kgw.COLUMNS``.
 
-        Raise InvalidTextError for a text that has no pair to count.
+        * ``n_scored``: n, the number of distinct pairs of neighbouring tokens;
+        * ``n_green``: how many of these pairs have a green second token;
+        * ``statistic``: z, and ``p_normal`` = 1 − Φ(z);
+        * ``p_value``, ``log10_p``: of the binomial tail, or of z if ``test="z"``.
+
+        The prompts have no effect. Raise InvalidTextError for a text that has no pair to count.
+
+        >>> from gaussmark_lib import models
+        >>> lm = models.load("doclm")
+        >>> text = lm.encode("Return the mean of all values.")
+        >>> table = KGW(bias=2.0, key=Key.from_seed(1)).score(lm.model, [[]], [text])
+        >>> table[["n_scored", "n_green"]].to_dict("records")
+        [{'n_scored': 6, 'n_green': 2}]
         """
         start = tokens.config(model).bos_token_id
         texts = []  # number, ids, distinct pairs, hashing key
@@ -219,7 +242,7 @@ register("KGW-2 z-test")(lambda wm, key: KGW(2.0, key, test="z"))
 
 
 def z_score(n_green: ArrayLike, n: ArrayLike, share: float) -> ArrayLike:
-    """Return (green − γn) / √(nγ(1 − γ)).
+    """Return z = (green − γn) / √(nγ(1 − γ)), γ = ``share``: N(0, 1) for large n without the key.
 
     >>> float(z_score(n_green=40, n=100, share=0.25).round(3))
     3.464
@@ -230,7 +253,9 @@ def z_score(n_green: ArrayLike, n: ArrayLike, share: float) -> ArrayLike:
 def exact_tail(hits: ArrayLike, n: ArrayLike, share: float) -> dict[str, np.ndarray]:
     """Return P(Binomial(n, share) ≥ hits) as ``p_value``, and ``log10_p``, which never underflows.
 
-    >>> exact_tail(np.array([2]), np.array([2]), 0.25)["p_value"]
+    ``hits`` and ``n`` are whole numbers of any one shape; the results are float64 of this shape.
+
+    >>> exact_tail(np.array([2]), np.array([2]), 0.25)["p_value"]  # 0.25², both are green
     array([0.0625])
     """
     # SciPy takes the logarithm of the tail, which may underflow; its first term does not.

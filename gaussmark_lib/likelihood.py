@@ -99,14 +99,36 @@ def cross_entropy(
 def log_probabilities(
     model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 8
 ) -> list[Float[np.ndarray, " _"]]:
-    """Return log p(y_t | x, y_<t) of each response token of each text, nats, float64."""
+    """Return log p(y_t | x, y_<t) of each response token of each text, nats.
+
+    The result is a list of one float64 array per text, as long as its response. The model may be
+    watermarked. Raise InvalidTextError as ``tokens.Reader.pairs`` does.
+
+    >>> from gaussmark_lib import models
+    >>> lm = models.load("doclm")
+    >>> ids = lm.encode("Return the mean.")
+    >>> [log_p] = log_probabilities(lm.model, [[]], [ids])
+    >>> len(log_p) == len(ids), bool((log_p < 0).all())
+    (True, True)
+    """
     return _per_text(model, prompts, responses, token_log_p, batch_size)
 
 
 def entropies(
     model: PreTrainedModel, prompts: Texts, responses: Texts, *, batch_size: int = 8
 ) -> list[Float[np.ndarray, " _"]]:
-    """Return H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats."""
+    """Return H_t = −Σ_v p(v | x, y_<t) log p(v | x, y_<t) at each response position, nats.
+
+    The result is a list of one float64 array per text, as long as its response. H_t is 0 where the
+    model is certain of the next token, and log V where all V tokens are equally likely.
+
+    >>> from gaussmark_lib import models
+    >>> lm = models.load("doclm")
+    >>> ids = lm.encode("Return the mean.")
+    >>> [entropy] = entropies(lm.model, [[]], [ids])
+    >>> bool((entropy > 0).all() and (entropy < np.log(4096)).all())
+    True
+    """
     return _per_text(model, prompts, responses, _entropy, batch_size)
 
 

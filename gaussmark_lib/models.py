@@ -71,13 +71,23 @@ MOST_NATS = 1.0  # per character of this paragraph; language models need about h
 
 @dataclass(frozen=True)
 class LM:
-    """A causal language model with its tokenizer."""
+    """A causal language model with its tokenizer, as :func:`load` returns it.
+
+    Attributes:
+        name: what tables and figures call it.
+        weights: what the weights are, if the name alone could mislead, such as "4 bits".
+        file_sha256: hash of the model's file, if it was read from a single file.
+
+    >>> lm = load("doclm")
+    >>> lm.decode(lm.encode("Return the mean."))
+    'Return the mean.'
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
-    weights: str = ""  # what the weights are, if the name alone could mislead
-    file_sha256: str | None = None  # of the model's file, if it was read from a single file
+    weights: str = ""
+    file_sha256: str | None = None
 
     @property
     def title(self) -> str:

@@ -35,7 +35,7 @@ from gaussmark_lib.errors import (
 )
 from gaussmark_lib.errors import kind as kind_of
 from gaussmark_lib.keys import Binding, Key, listed, purpose
-from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight
+from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight, require_single
 
 GGUF_TYPES = ("f16", "f32", "q8_0")  # of the marked matrix in a GGUF file
 _MARK = "gaussmark"  # on a perturbed model, and in the config of an exported checkpoint
@@ -73,14 +73,25 @@ def noise(
 def noises(
     model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]
 ) -> Float[Tensor, "k d_out d_in"] | list[Tensor]:
-    """Return :func:`noise` of each of K keys, in one tensor per weight."""
+    """Return :func:`noise` of each of K keys: one tensor (K, d_out, d_in), float32; for several
+    weights a list of such tensors.
+
+    >>> from gaussmark_lib import models
+    >>> model = models.load("doclm").model
+    >>> wm = Watermark(models.default_weight(model), sigma=0.01)
+    >>> noises(model, wm, [Key.from_seed(1), Key.from_seed(2)]).shape
+    torch.Size([2, 256, 768])
+    """
     placed, keys = ready(model, wm, keys)
     xis = drawn(placed, keys)
     return xis[0] if len(xis) == 1 else xis
 
 
 def drawn(wm: PlacedWatermark, keys: Sequence[Key]) -> list[Tensor]:
-    """Draw ξ of each key in each weight: a tensor (k, d_out, d_in) per weight."""
+    """Draw ξ of K keys, unchecked: a list of one tensor (K, d_out, d_in) per weight, float32.
+
+    The arguments are those that :func:`ready` returns.
+    """
     sigma_z = streams(keys, wm.d, wm.sigmas[0])  # with σ of the first weight, (k, d)
     sizes = [linear.parameter.numel() for linear in wm.linears]
     parts = sigma_z.split(sizes, dim=1)
@@ -95,9 +106,22 @@ def drawn(wm: PlacedWatermark, keys: Sequence[Key]) -> list[Tensor]:
 
 
 def bind(model: PreTrainedModel, wm: Watermark, key: Key, file_sha256: str | None = None) -> Key:
-    """Return the key with a note of its use, and of the file that the model was read from.
+    """Return the key with a note of its use: weight, σ, rank, and hashes of the base model.
 
-    Raise InvalidWatermarkError if rounding removes the noise.
+    A bound key refuses any other use (:meth:`keys.Key.check`).
+
+    Args:
+        file_sha256: of the file that the model was read from, if it is one (``LM.file_sha256``).
+
+    Raises:
+        InvalidWatermarkError: rounding θ + ξ to the model's dtype removes the noise.
+        The errors of :func:`ready`.
+
+    >>> from gaussmark_lib import models
+    >>> model = models.load("doclm").model
+    >>> wm = Watermark(models.default_weight(model), sigma=0.01)
+    >>> bind(model, wm, Key.from_seed(1)).watermark == wm
+    True
     """
     with watermarked(model, wm, key):
         sigma_carried = getattr(model.config, _MARK)["sigma_carried"]
@@ -120,6 +144,19 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
     What ``model.save_pretrained`` writes inside is marked as watermarked. ``model.state_dict()``
     cannot be marked: loaded into another model, it is scored as if it were a base model, and the
     mean of ψ is far from 0.
+
+    Raise PerturbedModelError inside another ``with`` of this kind, InvalidWatermarkError if
+    rounding removes the noise, and the errors of :func:`ready`.
+
+    >>> from gaussmark_lib import models
+    >>> model = models.load("doclm").model
+    >>> wm = Watermark(models.default_weight(model), sigma=0.01)
+    >>> theta = model.get_parameter(wm.weight).clone()
+    >>> with watermarked(model, wm, Key.from_seed(1)):
+    ...     round((model.get_parameter(wm.weight) - theta).std().item(), 3)
+    0.01
+    >>> bool((model.get_parameter(wm.weight) == theta).all())
+    True
     """
     placed, keys = ready(model, wm, [key])
     xis = [xi[0] for xi in drawn(placed, keys)]
@@ -129,9 +166,17 @@ def watermarked(model: PreTrainedModel, wm: Watermark, key: Key) -> Iterator[Pre
 
 @contextmanager
 def moved(wm: PlacedWatermark, xis: Sequence[Tensor], by: str = "a given noise") -> Iterator[None]:
-    """Turn the weights into θ + ξ, rounded, inside the ``with``.
+    """Turn the weights into θ + ξ, rounded, inside the ``with``, for any given noise.
 
     No other function exchanges weights.
+
+    Args:
+        xis: ξ of each weight, (d_out, d_in).
+        by: who moved them; a scorer that refuses the model says so.
+
+    Raises:
+        PerturbedModelError: the model carries a watermark already.
+        InvalidWatermarkError: rounding removes the noise, or θ + ξ is not finite.
     """
     config = wm.model.config
     sigmas_carried = []
@@ -166,7 +211,7 @@ def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
 
 
 def refuse_perturbed(model: PreTrainedModel) -> None:
-    """Raise PerturbedModelError for a marked model.
+    """Raise PerturbedModelError for a model inside :func:`watermarked`, or an exported one.
 
     Only at the base θ does the gradient not depend on the key, and only then is ψ N(0, 1) under the
     null.
@@ -174,7 +219,7 @@ def refuse_perturbed(model: PreTrainedModel) -> None:
     expected = "expected the base model, got"
     if hasattr(model, _MARK):
         leave = "leave the `with` block first: G is taken at θ, never at θ + ξ"
-        raise PerturbedModelError(f"{expected} one inside watermarked() or moved(); {leave}")
+        raise PerturbedModelError(f"{expected} a model inside watermarked() or moved(); {leave}")
     if mark := getattr(model.config, _MARK, None):
         key_id = mark.get("key_id") if isinstance(mark, dict) else mark
         got = f"a checkpoint with the watermark of key {key_id}; load the model it was made from"
@@ -188,10 +233,28 @@ def export(
     folder: str | Path,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Path:
-    """Write the watermarked model, and never the key, to a new folder.
+    """Write the watermarked model, and never the key, to a new folder, and return its path.
 
-    The folder is an ordinary checkpoint, whose config names the weight, the key's public id and the
-    σ carried after rounding.
+    The folder is an ordinary checkpoint of transformers (``from_pretrained`` reads it). Its config
+    names the weight, the key's public id and σ_carried: the σ that is left of ξ after θ + ξ was
+    rounded to the model's dtype.
+
+    Args:
+        tokenizer: saved next to the model, so that the folder can be loaded by itself.
+
+    Raises:
+        InvalidModelError: the folder exists, or cannot be written.
+        The errors of :func:`watermarked`.
+
+    Example:
+        >>> import tempfile
+        >>> from gaussmark_lib import models
+        >>> lm = models.load("doclm")
+        >>> wm = Watermark(models.default_weight(lm.model), sigma=0.01)
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     folder = export(lm.model, wm, Key.from_seed(1), f"{root}/marked", lm.tokenizer)
+        ...     sorted(path.name for path in folder.glob("*.safetensors"))
+        ['model.safetensors']
     """
     folder = files.as_path(folder, "cannot export the model", InvalidModelError)
     if os.path.lexists(folder):
@@ -212,24 +275,39 @@ def export(
 def export_gguf(
     base: str | Path, wm: Watermark, key: Key, path: str | Path, tensor_type: str = "f16"
 ) -> Path:
-    """Write a GGUF file that carries the watermark, and never the key.
+    """Write a GGUF file that carries the watermark, and never the key, and return its path.
 
-    It is the base file, byte for byte, but for one tensor, which is θ + ξ, and three new values in
-    the header, which name that tensor, the key's public id and the σ carried after rounding.
+    GGUF is the file format of llama.cpp: configuration, tokenizer and weights in one file.
+    llama.cpp serves the new file like any other. It is the base file, byte for byte, but for
+
+    * one tensor, which becomes θ + ξ. It is stored as ``tensor_type``, because most base files have
+      only 4 to 8 bits per number, and so few bits would round ξ away;
+    * three new values in the header: the name of that tensor, the key's public id, and σ_carried,
+      the σ that is left of ξ after rounding.
 
     The model is not loaded: no more than the marked matrix is in memory.
 
     Args:
         base: the GGUF file of the base model.
-        wm: on one weight.
+        wm: on one weight, by transformers' name of it, such as
+            ``"model.layers.20.mlp.down_proj.weight"``. In the file the same matrix is called
+            ``blk.20.ffn_down.weight``.
         path: the new file, which ends in ``.gguf``.
-        tensor_type: the type of the marked matrix: ``"f16"``, ``"f32"`` or ``"q8_0"``.
+        tensor_type: the type of the marked matrix: ``"f16"`` or ``"f32"`` (floating point of 16 or
+            32 bits), or ``"q8_0"`` (8 bits per number and one scale for 32 numbers).
 
     Raises:
         InvalidModelError: ``base`` is not the GGUF file of a language model, does not have the
             matrix, or has it in a type that cannot be read; ``path`` exists or cannot be written.
+        InvalidWatermarkError: ``wm`` is on several weights, or rounding removes the noise.
         KeyMismatchError: the key was made for another file, or for another state of this file.
         PerturbedModelError: the file is marked already. With the same key it is copied as it is.
+
+    Example (SmolLM2 is installed by ``make models``)::
+
+        base = models.gguf_file("smollm2")
+        wm = Watermark("model.layers.20.mlp.down_proj.weight", sigma=0.1)
+        perturb.export_gguf(base, wm, key, "marked.gguf")
     """
     require_one_of(tensor_type, "type", GGUF_TYPES, InvalidModelError)
     kind = gguf.GGMLQuantizationType[tensor_type.upper()]
@@ -242,11 +320,7 @@ def export_gguf(
     if not isinstance(wm, Watermark):
         raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind_of(wm)}")
     [key] = listed([key])
-    if len(wm.weights) > 1:
-        raise InvalidWatermarkError(
-            f"expected a watermark on one weight for a GGUF file, got {len(wm.weights)}; make a key"
-            " for one of them, or export to a folder"
-        )
+    require_single(wm, "a GGUF file (a folder can have several)")
     with loading(str(base), is_local=True, advice=gguf_files.ADVICE):
         reader = gguf_files.read(base)
     try:

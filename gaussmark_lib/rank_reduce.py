@@ -40,7 +40,15 @@ class Projector:
 
 
 def projector(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left") -> Projector:
-    """Return the projector off the top-k singular directions of a weight, k < min(d_out, d_in)."""
+    """Return the projector off the top-k singular directions of θ (d_out, d_in).
+
+    k is from 0 to less than min(d_out, d_in). ``side`` says of which: ``"left"`` removes what θ
+    writes (PM), ``"right"`` what it reads (MQ), ``"both"`` both (PMQ).
+
+    >>> theta = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+    >>> projector(theta, k=1, side="right")(torch.ones(3, 3))[:, 0]  # column 0 is what θ reads most
+    tensor([0., 0., 0.])
+    """
     k_left = 0 if side == "right" else k
     k_right = 0 if side == "left" else k
     return Projector(
@@ -50,7 +58,12 @@ def projector(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left") ->
 
 
 def project_out(matrix: Float[Tensor, "d n"], basis: Float[Tensor, "d k"]) -> Float[Tensor, "d n"]:
-    """Return P·M = M − U(UᵀM), without forming P."""
+    """Return P·M = M − U(UᵀM), without forming P. The columns of U (``basis``) are orthonormal.
+
+    >>> project_out(torch.ones(2, 3), basis=torch.tensor([[1.0], [0.0]]))
+    tensor([[0., 0., 0.],
+            [1., 1., 1.]])
+    """
     U = basis.to(matrix)
     return matrix - U @ (U.T @ matrix)
 
@@ -60,9 +73,13 @@ def project_out(matrix: Float[Tensor, "d n"], basis: Float[Tensor, "d k"]) -> Fl
 def singular_vectors(
     theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left"
 ) -> Float[Tensor, "d k"]:
-    """Return the top-k left or right singular vectors, float32.
+    """Return the top-k left (d_out, k) or right (d_in, k) singular vectors of θ, float32.
 
     Those of the last eight pairs of matrix and side are cached.
+
+    >>> singular_vectors(torch.diag(torch.tensor([1.0, 2.0])), k=1).abs()
+    tensor([[0.],
+            [1.]])
     """
     is_left = side == "left"
     if k == 0:

@@ -1,18 +1,21 @@
 """Watermarks of different kinds with the same interface, compared by their p-values only.
 
-A scheme is a frozen dataclass that inherits from :class:`Scheme`, in a file of the folder
-``schemes``, and is registered under a name:
+A scheme is a frozen dataclass that inherits from :class:`Scheme`, and is registered under a name:
 
     @register("my scheme")
     def mine(wm: Watermark, key: Key) -> MyScheme:
-        return MyScheme(key)
+        return MyScheme(key, wm.sigma)
 
-``schemes.named`` then makes it, and the level tests (tests/core/test_levels.py) run over it.
+:func:`named` then makes it. A scheme that needs nothing but a key is shorter: a
+:class:`SimpleScheme` has two functions, and ``register`` takes the class itself. A scheme in a
+module of yours has the name ``"my_module:my scheme"`` for :func:`named`, the command line and the
+notebooks; one in ``beyond/schemes`` has its name alone, and the level tests
+(tests/core/test_levels.py) run over it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -34,7 +37,14 @@ Keys = Sequence[Key] | None  # a key per text; None: the scheme's key for all te
 
 
 class Scheme(ABC):
-    """What an experiment needs of a watermark: it writes, tests, and says what writing cost."""
+    """What an experiment needs of a watermark: it writes, tests, and says what writing cost.
+
+    Attributes:
+        name: what tables and figures call it; the same for every key.
+        key: the secret.
+        exact: whether the test keeps its level: P(p_value ≤ α) ≤ α over keys, for any text that
+            does not depend on the key.
+    """
 
     name: str  # what tables and figures call it; the same for every key
     key: Key
@@ -71,9 +81,10 @@ class Scheme(ABC):
     def score(
         self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
     ) -> pd.DataFrame:
-        """Return one row per text, in order, with at least ``COLUMNS``.
+        """Return one row per text, in order, with at least ``COLUMNS``: ``text`` (its number),
+        ``n_tokens``, ``statistic``, ``p_value`` and ``log10_p``.
 
-        ``model`` is the base model.
+        ``model`` is the base model. ``keys`` has a key per text; None is the scheme's key for all.
         """
 
     def divergences(
@@ -87,7 +98,12 @@ class Scheme(ABC):
         return divergence.per_text(model, prompts, responses, **writing)
 
     def rekeyed(self, seed: int) -> "Scheme":
-        """Return the same scheme under another, guessable key."""
+        """Return the same scheme under another, guessable key.
+
+        >>> from gaussmark_lib import kgw
+        >>> kgw.KGW(2.0, Key.from_seed(1)).rekeyed(5).key == Key.from_seed(5)
+        True
+        """
         return replace(self, key=Key.from_seed(seed))
 
     def key_of_each(self, n: int, keys: Keys) -> list[Key]:
@@ -142,15 +158,82 @@ class SamplerScheme(Scheme):
         return {"processor": lambda rows: self.processor_of_rows(model, keys[rows])}
 
 
+@dataclass(frozen=True)
+class SimpleScheme(SamplerScheme):
+    """A scheme without settings: ``processor`` writes, ``log_p`` tests, the rest has defaults.
+
+    A subclass with settings is a frozen dataclass again. Its name is that of :func:`register`.
+
+    >>> class Sure(SimpleScheme):
+    ...     name = "sure of token 5"
+    ...
+    ...     def processor(self, model):
+    ...         return lambda ids, logits: logits.index_fill(1, torch.tensor([5]), 100.0)
+    ...
+    ...     def log_p(self, model, ids):
+    ...         return 0.0  # its p-value is 1: it finds nothing
+    >>> from gaussmark_lib import models
+    >>> model = models.load("doclm").model
+    >>> Sure(Key.from_seed(1)).generate(model, [[7]], n_tokens=3)
+    [[5, 5, 5]]
+    """
+
+    key: Key
+
+    @abstractmethod
+    def log_p(self, model: PreTrainedModel, ids: list[int]) -> float:
+        """Return log p (natural) of the test of one response under this key.
+
+        The level holds if P(p ≤ α) ≤ α over keys for every response that does not depend on the
+        key.
+        """
+
+    def rng(self) -> np.random.Generator:
+        """Return a generator that is seeded by key and name, the same at each call."""
+        return np.random.default_rng(int.from_bytes(self.key.derived(self.name), "big"))
+
+    def score(
+        self, model: PreTrainedModel, prompts: Texts, responses: Texts, keys: Keys = None
+    ) -> pd.DataFrame:
+        """Return one row per text, with ``COLUMNS``; ``statistic`` is −log₁₀ p."""
+        rows = []
+        for i, ids, scheme in self.keyed(model, responses, keys):
+            log_p = float(scheme.log_p(model, ids))
+            log10_p = log_p / np.log(10)
+            rows.append((i, len(ids), -log10_p, np.exp(log_p), log10_p))
+        return pd.DataFrame(rows, columns=COLUMNS)
+
+
 makers = Registry("scheme", InvalidWatermarkError)  # (watermark, key) → scheme
-register = makers.register
+Maker = Callable[[Watermark, Key], Scheme] | type[SimpleScheme]
+
+
+def register(name: str) -> Callable[[Maker], Maker]:
+    """Return a decorator that registers a scheme under a name.
+
+    It takes a function of (watermark, key) that returns the scheme, or a :class:`SimpleScheme`,
+    which gets this ``name`` if it has none. Raise InvalidWatermarkError if the name is taken. The
+    recipe in CONTRIBUTING.md is an example.
+    """
+
+    def add(maker: Maker) -> Maker:
+        is_simple = isinstance(maker, type) and issubclass(maker, SimpleScheme)
+        if not is_simple:
+            return makers.register(name)(maker)
+        makers.register(name)(lambda wm, key: maker(key))
+        if not hasattr(maker, "name"):
+            maker.name = name
+        return maker
+
+    return add
 
 
 def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[str, Scheme]:
     """Return the schemes of these names, or all of them, with this key.
 
-    ``wm`` is for the schemes that change a weight. Raise InvalidWatermarkError for a name that no
-    scheme has, or for a watermark that a scheme cannot use.
+    A name ``"my_module:my scheme"`` imports the module first (``engine.registry``). ``wm`` is for
+    the schemes that change a weight. Raise InvalidWatermarkError for a name that no scheme has, a
+    module that cannot be imported, or a watermark that a scheme cannot use.
 
     >>> from gaussmark_lib import kgw  # registers its schemes
     >>> wm = Watermark("model.layers.4.mlp.down_proj.weight", sigma=0.01)

@@ -2,12 +2,18 @@
 
     ψ(y, ξ | x) = ⟨ξ, G⟩ / (σ‖G‖),   G = ∇_θ log p_θ(y | x),   p-value = 1 − Φ(ψ)
 
+Paper → here: prompt x → ``prompts``, text y → ``responses``, ξ → ``perturb.noise``, θ → the matrix
+``wm.weight`` of the base model, ψ → ``psi``.
+
 For fixed G the inner product is N(0, σ²‖G‖²) over the draw of ξ, so ψ is N(0, 1) for *every* text
 that does not depend on the key. The test is exact over keys, whatever the text and the model are. G
 is taken at the base θ.
 
-For noise in several weights, ψ = Σ_s ⟨ξ_s, G_s⟩ / √Σ_s σ_s²‖G_s‖². With rank reduction G stands for
-PG, and ⟨Pξ, PG⟩ = ⟨ξ, PG⟩.
+For noise in several weights s = 1, 2, … with σ_s each,
+
+    ψ = Σ_s ⟨ξ_s, G_s⟩ / √(Σ_s σ_s²‖G_s‖²)
+
+With rank reduction G stands for PG, and ⟨Pξ, PG⟩ = ⟨ξ, PG⟩.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,13 +65,14 @@ def score(
     batch_size: int = 8,
     on_error: str = "raise",
 ) -> pd.DataFrame:
-    """Test each response, given its prompt, against each key.
+    """Test each response, given its prompt, against each key (paper, Alg. 2).
 
     Args:
         model: the base model p_θ.
         prompts, responses: token ids, one prompt per response. All tokens of the response are
             scored. An empty prompt stands for the model's start token.
-        wm: with a single weight, ``wm.sigma`` cancels in ψ.
+        wm: with a single weight, ``wm.sigma`` cancels in ψ; with several, the ratios of their σ
+            matter.
         keys: a single backward pass serves all keys, and memory does not grow with their number.
         paired: test text i with ``keys[i]`` alone.
         token_weights: w_t of each response's tokens, which must not depend on the key: G becomes
@@ -85,13 +92,21 @@ def score(
             the reason in a column ``error``.
 
     Returns:
-        One row per text (× length) × key, texts in the order given, with ``COLUMNS``: ``log10_p``
-        is exact even if p underflows, ``grad_norm`` is ‖G‖ (‖PG‖ if rank_dropped > 0), and
-        ``log_lik`` is in nats, the sum over tokens.
+        One row per text (× length) × key, texts in the order given, with ``COLUMNS``:
+
+        * ``text``: the number of the text, from 0; ``key_id``: the key's public name;
+        * ``psi``, and ``p_value`` = 1 − Φ(ψ), float64; ``log10_p`` is exact even if p underflows;
+        * ``grad_norm``: ‖G‖ in nats per unit of weight (Frobenius; ‖PG‖ if rank_dropped > 0). For
+          several weights it is √(Σ_s (σ_s/σ_1)²‖G_s‖²), in units of the first σ. So in both cases
+          ``wm.sigmas[0] * grad_norm`` is the mean ψ that theory predicts for a watermarked text;
+        * ``log_lik``: log p_θ(y | x), nats, the sum over the ``n_tokens`` tokens scored.
 
     Raises:
-        PerturbedModelError, InvalidTextError, DegenerateScoreError, KeyMismatchError,
-        InvalidWatermarkError.
+        PerturbedModelError: the model carries a watermark; give the base model.
+        InvalidTextError: ids outside the vocabulary, an empty response, or one beyond the context.
+        InvalidWatermarkError: the model has no such weight, or ``xis`` has another shape.
+        KeyMismatchError: a key was bound to another weight, σ, rank or base model.
+        DegenerateScoreError: G is zero or not finite, so ψ does not exist.
 
     Example:
         >>> from gaussmark_lib import models
@@ -154,10 +169,17 @@ def psi(
     *,
     paired: bool = False,
 ) -> Float[np.ndarray, "texts *k"]:
-    """Return ψ = ⟨ξ, u⟩/σ, u = G/‖G‖, of each text and key.
+    """Return ψ = ⟨ξ, u⟩/σ, u = G/‖G‖, of each text and key, float64: (texts, keys).
 
-    If ``paired``, a text is tested with the key of its number alone. Rows are in the order of the
-    gradients, which is not that of the texts.
+    If ``paired``, a text is tested with the key of its number alone, and the result is (texts,).
+    Rows are in the order of the gradients, which is not that of the texts.
+
+    >>> from gaussmark_lib import models
+    >>> lm = models.load("doclm")
+    >>> wm = Watermark(models.default_weight(lm.model), sigma=0.01)
+    >>> G = gradients(lm.model, [[]], [lm.encode("Return the mean.")], wm)
+    >>> psi(G, wm.on(lm.model), [Key.from_seed(1), Key.from_seed(2)]).shape
+    (1, 2)
     """
     values = [psi for _, psi in statistics(gradients, wm, keys, paired=paired)]
     shape = (-1,) if paired else (-1, len(keys))  # even if there are no texts
@@ -172,7 +194,10 @@ def statistics(
     paired: bool = False,
     xis: Float[Tensor, "k d_out d_in"] | None = None,
 ) -> Iterator[Tested]:
-    """Yield each gradient and its :func:`psi`, in bounded memory."""
+    """Yield each gradient with its :func:`psi`, an array (keys,), or a number if ``paired``.
+
+    It holds a bounded number of gradients and noises at a time.
+    """
     sigma = wm.sigmas[0]
     n_texts, n_keys = blocks.at_once(len(keys), wm.d)  # what memory has room for
     noises = None  # σz of all keys, (keys, d)
@@ -216,9 +241,11 @@ def _inner_in_parts(
 def table(
     tested: Iterable[Tested], key_ids: Mapping[int, Sequence[str]] | Sequence[Sequence[str]]
 ) -> pd.DataFrame:
-    """Return the rows of each text, in the order of texts and lengths.
+    """Return the rows of :func:`score`, in the order of texts and lengths.
 
-    They have ψ with its p-value 1 − Φ(ψ), in float64 and on the log scale.
+    Args:
+        tested: each gradient with its ψ, as :func:`statistics` yields them.
+        key_ids: the names of the keys that each text was tested with, by the text's number.
     """
     rows = []
     for gradient, values in tested:
@@ -235,7 +262,9 @@ def table(
 
 
 def failure(text: int, response: Ids, key_ids: Sequence[str]) -> pd.DataFrame:
-    """Return the rows of a text that could not be scored."""
+    """Return the rows of a text that could not be scored: NaN except ``text``, ``key_id`` and
+    ``n_tokens``.
+    """
     is_list = hasattr(response, "__len__") and not isinstance(response, str)
     facts = {"text": text, "key_id": key_ids, "n_tokens": len(response) if is_list else 0}
     return pd.DataFrame(facts).reindex(columns=COLUMNS)

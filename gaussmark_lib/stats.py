@@ -58,25 +58,39 @@ class Estimate:
 def share(
     hits: ArrayLike, *, cluster: ArrayLike | None = None, confidence: float = 0.95
 ) -> Estimate:
-    """Return the share p̂ of True among n independent trials, with the exact interval of Clopper
-    and Pearson.
+    """Return the share p̂ of True among n trials, with an interval that suits few trials.
 
-    With X ~ Binomial(n, p) and k hits, its ends are the p for which P(X ≥ k) and P(X ≤ k) are
-    (1 − confidence)/2: quantiles of beta distributions.
+    **Independent trials** have the exact interval of Clopper and Pearson. With X ~ Binomial(n, p)
+    and k hits, its ends are the p for which P(X ≥ k) and P(X ≤ k) are (1 − confidence)/2: quantiles
+    of beta distributions.
 
-    Trials in K clusters are worth fewer independent trials. Their interval is that of Korn and
-    Graubard (Survey Methodology 24, 1998, 193–201): the same quantiles at
+    **Trials in K clusters** (``cluster``: several texts of one document, say) tell less than n
+    independent trials. Their interval is that of Korn and Graubard (Survey Methodology 24, 1998,
+    193–201): the interval of Clopper and Pearson for an *effective number* of trials
 
-        n' = n/deff · (t_{n−1}/t_{K−1})²,   deff = v/(p̂(1 − p̂)/(n − 1))
+        n' = n / deff · (t_{n−1} / t_{K−1})²
 
-    trials, where v is the variance of p̂ over clusters (:func:`mean`) and t_m is Student's quantile
-    with m degrees of freedom. deff is at least 1. Few hits determine deff badly, and the interval
-    then covered as little as .81 in simulations. So deff counts one more independent hit, in a
-    cluster whose rows all agree. Let h be the number of hits (or of misses, if they are fewer), and
-    D = Σm_c²/n the deff of clusters whose rows all agree. The deff in use is the mean of the
-    measured deff, with the weight h/deff, and of D, with the weight 1. A share of 0 or 1 has the
-    interval of one trial per cluster. A share between 0 and 1 in a single cluster has no interval
-    (NaN).
+    * deff, the *design effect*, is v / (p̂(1 − p̂)/(n − 1)): the variance v of p̂ over clusters
+      (:func:`mean`), divided by that of n independent trials. It is at least 1.
+    * t_m is the quantile of Student's distribution with m degrees of freedom at this confidence. v
+      is estimated from K clusters and so has only K − 1 degrees of freedom; the quotient, below 1,
+      makes the interval wider for it.
+
+    Few hits determine deff badly, and the interval then covered as little as .81 in simulations. So
+    we mix in the worst case. With m_c the number of trials in cluster c, D = Σ_c m_c²/n is the deff
+    of clusters whose trials all agree. With h the number of hits (or of misses, if they are fewer),
+    the deff in use is the weighted mean of the measured deff (weight h/deff) and of D (weight 1),
+    and never less than the measured deff.
+
+    A share of 0 or 1 has the interval of one trial per cluster. A share between 0 and 1 in a single
+    cluster has no interval (NaN).
+
+    Args:
+        hits: one True or False per trial.
+        cluster: a label for each trial; by default every trial is independent.
+
+    Returns:
+        An :class:`Estimate`; its ``n`` is the number of trials, or of clusters.
 
     >>> print(share([True, True, False, True]))
     0.75 (0.194 to 0.994), n = 4
@@ -414,11 +428,19 @@ def predicted_price(psi: float, n_tokens: int) -> float:
 
 
 def exponent(plain: pd.DataFrame) -> Estimate:
-    """Return the power a of the length T in ‖G‖ ∝ T^a: the mean over texts of the slope of log ‖G‖
-    against log T.
+    """Return the power a with which a gradient grows with the length T of its text, ‖G‖ ∝ T^a.
+
+    Each text is measured at several lengths. On logarithmic axes ‖G‖ ∝ T^a is a straight line of
+    slope a. So the estimate is the mean over texts of the slope of log ‖G‖ against log T (least
+    squares), with Student's interval over texts. Since ψ ≈ σ‖G‖, a = ½ means that four times as
+    many tokens double the mean of ψ.
+
+    Args:
+        plain: unwatermarked texts, one row per text and length: ``text`` (its number), ``n_tokens``
+            (T) and ``grad_norm`` (‖G‖), as in ``gradients.norms``. Each has two lengths or more.
 
     >>> norms = {"text": [0, 0, 1, 1], "n_tokens": [25, 100, 25, 100], "grad_norm": [5, 10, 5, 20]}
-    >>> print(exponent(pd.DataFrame(norms)))
+    >>> print(exponent(pd.DataFrame(norms)))  # slopes of ½ and 1
     0.75 (-2.43 to 3.93), n = 2
     """
     logs = np.log(plain[["n_tokens", "grad_norm"]])

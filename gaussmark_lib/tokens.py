@@ -1,5 +1,15 @@
-"""Prompts and responses as token ids, checked once, by a :class:`Reader`: what is scored by its
-``pairs``, what is continued by ``prompt``, and what is only changed or counted by ``texts``.
+"""Prompts and responses as token ids, checked once, where they enter the library.
+
+Token ids are whole numbers from 0 to V − 1, V the size of the vocabulary. A text is a sequence of
+ids: a list, a tensor or an array. A :class:`Reader` knows what a model can read, and turns a
+caller's texts into plain lists of ``int``, or raises InvalidTextError:
+
+=============  =================================================================================
+``pairs``      prompts with the responses to be scored: neither may be empty in the end
+``prompt``     one prompt to be continued; an empty prompt becomes the start token
+``texts``      texts that are only edited or counted: they may be empty, and of any length
+``ids``        one text
+=============  =================================================================================
 """
 
 from collections.abc import Sequence
@@ -62,8 +72,23 @@ class Reader:
     ) -> dict[int, Pair]:
         """Return the checked (prompt, response) of each text, by the text's number.
 
-        If ``failed`` is given, it gets the error of each text that cannot be scored, and the text
-        is left out. Otherwise the first error is raised.
+        An empty prompt becomes the start token. A response has at least one token, and fits into
+        the context after its prompt.
+
+        Args:
+            failed: if given, it gets the error of each text that cannot be scored, by the text's
+                number, and the text is left out of the result. Otherwise the first error is raised.
+
+        Raises:
+            InvalidTextError: the numbers of prompts and responses differ, or as said above.
+
+        >>> from gaussmark_lib import models
+        >>> reader = Reader(models.load("doclm").model)
+        >>> failed = {}
+        >>> reader.pairs([[], [5]], [[6, 7], []], failed)
+        {0: ([0], [6, 7])}
+        >>> str(failed[1])
+        'response 1: expected at least one token to score, got none'
         """
         expected = "expected one prompt per response, each a list of token ids"
         prompts = require_list(prompts, expected)
@@ -88,14 +113,24 @@ class Reader:
         return pairs
 
     def texts(self, texts: Texts, what: str) -> list[list[int]]:
-        """Return the ids of each text, however long or empty. Errors call a text ``what``."""
+        """Return the ids of each text, however long or empty. Errors call a text ``what``.
+
+        >>> from gaussmark_lib import models
+        >>> Reader(models.load("doclm").model).texts([np.array([5, 6]), []], "response")
+        [[5, 6], []]
+        """
         texts = require_list(texts, f"expected a list of {what}s, each a list of token ids")
         return [self.ids(ids, f"{what} {i}") for i, ids in enumerate(texts)]
 
     def prompt(self, prompt: Ids, i: int = 0, n: int = 0) -> list[int]:
         """Return the ids of prompt number i. An empty prompt becomes the start token.
 
-        Raise InvalidTextError if the context cannot hold the prompt and n more tokens.
+        Raise InvalidTextError if the context cannot hold the prompt and n more tokens, or if the
+        prompt is empty and the model has no start token.
+
+        >>> from gaussmark_lib import models
+        >>> Reader(models.load("doclm").model).prompt([])
+        [0]
         """
         ids = self.ids(prompt, f"prompt {i}") or [*self.start]
         if not ids:
@@ -110,7 +145,15 @@ class Reader:
         return ids
 
     def ids(self, ids: Ids, what: str) -> list[int]:
-        """Return the ids as plain integers, each of them in the model's vocabulary."""
+        """Return the ids of one text as plain integers. Errors call the text ``what``.
+
+        Raise InvalidTextError for an id outside the vocabulary, or for a string, which must be
+        encoded first.
+
+        >>> from gaussmark_lib import models
+        >>> Reader(models.load("doclm").model).ids(np.array([5, 6]), "prompt")
+        [5, 6]
+        """
         last = self.vocabulary - 1
         expected = f"{what}: expected token ids from 0 to {last}"
         if isinstance(ids, str):
@@ -124,14 +167,24 @@ class Reader:
 
 
 def config(model: PreTrainedModel) -> PreTrainedConfig:
-    """Return the configuration of a model's language part, also for a model that sees or hears."""
+    """Return the configuration of a model's language part, also for a model that sees or hears.
+
+    >>> from gaussmark_lib import models
+    >>> config(models.load("doclm").model).vocab_size
+    4096
+    """
     return Reader(model).config
 
 
 def check_text(text: Any, what: str = "text") -> None:
-    """Raise InvalidTextError for anything but a string of whole characters.
+    r"""Raise InvalidTextError for anything but a string of whole characters.
 
     Half a character (a lone surrogate) is a valid Python string, but tokenizers refuse it.
+
+    >>> check_text("naïve")
+    >>> check_text("na\ud83dve")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    gaussmark_lib.errors.InvalidTextError: text: expected whole Unicode characters, got ...
     """
     if not isinstance(text, str):
         raise InvalidTextError(f"{what}: expected a string, got {shown(text)}")

@@ -89,8 +89,26 @@ class Watermark:
             object.__setattr__(self, name, value)  # the class is frozen
 
     def on(self, model: PreTrainedModel) -> "PlacedWatermark":
-        """Return this watermark on the matrices of a model."""
+        """Return this watermark on the matrices of a model.
+
+        >>> from gaussmark_lib import models
+        >>> model = models.load("doclm").model
+        >>> Watermark(models.default_weight(model), sigma=0.01).on(model).linear.shape
+        (256, 768)
+        """
         return PlacedWatermark(model, self)
+
+
+def require_single(wm: Watermark, what: str) -> None:
+    """Raise InvalidWatermarkError if the watermark is on several weights. ``what`` needs one.
+
+    >>> require_single(Watermark("lm_head.weight", 0.01), "a stream")
+    """
+    if len(wm.weights) > 1:
+        raise InvalidWatermarkError(
+            f"{what}: expected a watermark on one weight, got {len(wm.weights)}; use"
+            " Watermark(name, sigma) with the name of one of them"
+        )
 
 
 def _checked_names(weight: str | Sequence[str]) -> tuple[str, ...]:
@@ -185,8 +203,17 @@ class PlacedWatermark(Watermark):
 class Weight:
     """One matrix θ of a model, by its full name.
 
+    Attributes:
+        name, module: the full name, and the linear layer that the matrix belongs to.
+        parameter: θ as the model stores it; if ``transposed``, that is (d_in, d_out).
+        shape: (d_out, d_in), however θ is stored.
+
     Raises:
         InvalidWatermarkError: no matrix of this name can carry a watermark.
+
+    >>> from gaussmark_lib import models
+    >>> Weight(models.load("doclm").model, "model.layers.4.mlp.down_proj.weight").shape
+    (256, 768)
     """
 
     def __init__(self, model: PreTrainedModel, name: str):
@@ -234,7 +261,12 @@ class Weight:
 
 
 def names(model: PreTrainedModel) -> list[str]:
-    """Return the full names of the matrices that can carry a watermark, in the model's order."""
+    """Return the full names of the matrices that can carry a watermark, in the model's order.
+
+    >>> from gaussmark_lib import models
+    >>> names(models.load("doclm").model)[0]
+    'model.layers.0.self_attn.q_proj.weight'
+    """
     tokens.config(model)  # raises if it is not a model
     return list(hooks.own_linears(model))
 
@@ -243,6 +275,10 @@ def some_weights(model: PreTrainedModel, n: int | None) -> list[str]:
     """Return n of the MLP matrices, evenly spread from the first block to the last; None for all.
 
     If no name says ``mlp``, they are the matrices in blocks that do not belong to the attention.
+
+    >>> from gaussmark_lib import models
+    >>> some_weights(models.load("doclm").model, 2)
+    ['model.layers.0.mlp.gate_proj.weight', 'model.layers.5.mlp.down_proj.weight']
     """
     in_blocks = [name for name in names(model) if block(name)]
     mlp = [name for name in in_blocks if ".mlp." in name]

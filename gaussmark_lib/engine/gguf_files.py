@@ -1,8 +1,14 @@
 """Files in the format of llama.cpp (GGUF), which transformers loads: checked before they are read.
 
-A GGUF file holds a model whole: its configuration, its tokenizer, and its weights, mostly in 4 to 8
-bits. They are dequantised when they are loaded. A single matrix can be read without the rest:
-:func:`matrix`. ``engine.gguf_writing`` writes such files.
+A GGUF file holds a model whole: a *header* of named values (the configuration and the tokenizer),
+and its *tensors* (the weights). Most tensors are *quantised*: stored in 4 to 8 bits per number, in
+blocks with a common scale. They are *dequantised*, turned into float32 again, when they are loaded.
+A single matrix can be read without the rest: :func:`matrix`. ``engine.gguf_writing`` writes such
+files.
+
+A matrix has two names: ``model.layers.20.mlp.down_proj.weight`` in transformers, which this library
+uses, and ``blk.20.ffn_down.weight`` in the file. For some architectures llama.cpp also stores the
+rows of q and k in another order; :func:`decoded` and :func:`encoded` translate both ways.
 """
 
 import threading
@@ -211,6 +217,10 @@ def mark(reader: gguf.GGUFReader) -> dict[str, Any] | None:
 def tensor(reader: gguf.GGUFReader, weight: str) -> gguf.gguf_reader.ReaderTensor:
     """Return the file's tensor that holds a matrix, by transformers' name of the matrix.
 
+    Its ``name``, ``tensor_type`` (how its numbers are stored) and ``data`` (its bytes) are those of
+    the file: ``tensor(reader, "model.layers.20.mlp.down_proj.weight").name`` is
+    ``"blk.20.ffn_down.weight"``.
+
     Raises:
         InvalidModelError: there is no such tensor, it is shared or not a matrix, or its layout in
             files of this architecture is not known.
@@ -243,7 +253,8 @@ def tensor(reader: gguf.GGUFReader, weight: str) -> gguf.gguf_reader.ReaderTenso
 
 
 def matrix(reader: gguf.GGUFReader, weight: str) -> Float[Tensor, "d_out d_in"]:
-    """Return a matrix of a file, dequantised, by transformers' name and in transformers' row order.
+    """Return a matrix of a file, (d_out, d_in), float32, by transformers' name and in transformers'
+    order of rows. A quantised matrix is dequantised.
 
     Raises:
         InvalidModelError: as :func:`tensor`, and for a type that gguf's Python cannot read.
@@ -255,7 +266,15 @@ def matrix(reader: gguf.GGUFReader, weight: str) -> Float[Tensor, "d_out d_in"]:
 def decoded(
     reader: gguf.GGUFReader, name: str, data: np.ndarray, kind: gguf.GGMLQuantizationType
 ) -> Float[Tensor, "d_out d_in"]:
-    """Return the numbers of a tensor's bytes, float32, its rows in transformers' order."""
+    """Return the numbers that a tensor's bytes stand for: (d_out, d_in), float32.
+
+    The rows are in transformers' order. Raise InvalidModelError for a type that gguf's Python
+    cannot read.
+
+    Args:
+        name: the tensor's name in the file, which says whether its rows are in another order.
+        kind: how the bytes store the numbers, such as ``Q4_1`` or ``F16``.
+    """
     try:
         theta = torch.tensor(gguf.quants.dequantize(data, kind))
     except NotImplementedError:
@@ -273,9 +292,9 @@ def encoded(
     theta: Float[Tensor, "d_out d_in"],
     kind: gguf.GGMLQuantizationType,
 ) -> np.ndarray:
-    """Return the bytes of a tensor with these numbers, its rows in llama.cpp's order.
+    """Return the bytes that store a matrix (d_out, d_in) as this kind, rows in llama.cpp's order.
 
-    It is the inverse of :func:`decoded`, up to rounding.
+    It is the inverse of :func:`decoded`, up to the rounding of the kind.
     """
     n_heads = _permuted_heads(reader, name)
     stored = _alternating(theta, n_heads) if n_heads else theta

@@ -68,9 +68,10 @@ def write(
 
 
 def n_bytes(tensor: Tensor, kind: Kind) -> int:
-    """Return how many bytes a tensor of this type has.
+    """Return how many bytes a tensor takes if its numbers are stored as this kind.
 
-    Raise InvalidModelError if its rows are not a multiple of the type's blocks.
+    A quantised kind stores blocks of numbers, such as 34 bytes for 32 numbers (``Q8_0``). Raise
+    InvalidModelError if a row is not a whole number of blocks.
     """
     block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     n_columns = int(tensor.shape[0])

@@ -21,7 +21,7 @@ from gaussmark_lib.errors import require_int
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.weights import PlacedWatermark
+from gaussmark_lib.weights import PlacedWatermark, require_single
 
 # kinds of rows: the positive control, and two negative controls
 OWN = "own key"
@@ -134,7 +134,11 @@ def under_own_keys(
     """Write a text of each pair by each watermark (all on one weight), in one batch, and test it
     with its own key. Return the texts, and ``score.score``'s table with ``weight, sigma`` and
     ``prompt`` (the pair's number). Sampling as in :func:`marked_and_plain`.
+
+    Raise InvalidWatermarkError if a watermark is on several weights.
     """
+    for wm in wms:
+        require_single(wm, "a column of σ")
     # texts in order: all pairs under the first watermark, then all under the second, …
     prompts = pairs.prompts * len(wms)
     keys = pairs.keys * len(wms)

@@ -122,7 +122,7 @@ def attacks_on(
     attacks_by_name |= _rounding_and_pruning(texts[:16])
     attacks_by_name |= _merging(base, sibling)
     for n in steps:
-        attacks_by_name[f"fine-tuned, {n} steps"] = (
+        attacks_by_name[tuned_name(n)] = (
             TRAINED,
             partial(tuned, steps=n),
         )
@@ -399,9 +399,48 @@ def pooled(releases: pd.DataFrame, served: pd.DataFrame) -> dict[str, Any]:
     }
 
 
+def tuned_name(n_steps: int) -> str:
+    """Return the name of the attack that fine-tunes for so many steps.
+
+    >>> tuned_name(1), tuned_name(40)
+    ('fine-tuned, 1 step', 'fine-tuned, 40 steps')
+    """
+    unit = "step" if n_steps == 1 else "steps"
+    return f"{TRAINED}, {n_steps} {unit}"
+
+
 def _steps(name: str) -> int:
     """Return 40 of ``fine-tuned, 40 steps``."""
     return int(name.split()[1])
+
+
+def worded_forecasts(quotients: Mapping[str, stats.Estimate], pooled: stats.Estimate | None) -> str:
+    """Word the attacks whose two predictions differ, and measured ψ divided by the prediction from
+    probabilities, for each of these attacks and for all of them (None if there are no such
+    attacks).
+    """
+    covered = (
+        "Our claim covers attacks that raise the loss on human text by at most 0.1 nats per token."
+        " Among those with a predicted ψ of at least 1,"
+    )
+    if pooled is None:
+        return f"{covered} no attack has two predictions that differ by more than 5%."
+    of_attacks = "; ".join(f"{name} {quotient}" for name, quotient in quotients.items())
+    return (
+        f"{covered} the two predictions differ by more than 5% for {', '.join(quotients)}. For"
+        " these attacks together, measured ψ divided by the prediction from probabilities is"
+        f" **{pooled}** releases ({of_attacks})."
+    )
+
+
+def worded_greedy(greedy: stats.Estimate) -> str:
+    """Word ψ of greedy texts divided by ψ of sampled texts, and whether this decides between a half
+    and all of it.
+    """
+    sentence = f"ψ of greedy texts divided by ψ of texts sampled at temperature 1: {greedy} pairs."
+    if greedy.low <= 0.5 and greedy.high >= 1:
+        sentence += " The interval contains 0.5 and 1, so these pairs do not decide between them."
+    return sentence
 
 
 def law(change: Float[np.ndarray, " n"], d: int) -> Float[np.ndarray, " n"]:
@@ -576,10 +615,10 @@ def means_by_engine(found: ByEngine) -> pd.DataFrame:
     marked = found.answers[is_marked]
     unmarked = found.answers[~is_marked]
     columns = {  # label → (rows, column)
-        "marked file, its key": (marked, "psi"),
+        "watermarked file, its key": (marked, "psi"),
         "forecast": (unmarked, "forecast"),
-        "marked file, another key": (marked, "wrong"),
-        "unmarked file, the key": (unmarked, "psi"),
+        "watermarked file, another key": (marked, "wrong"),
+        "plain file, the key": (unmarked, "psi"),
     }
     return pd.concat(
         several.means(table, ["way"], column).assign(what=name)
@@ -595,7 +634,7 @@ def figure_by_engine(found: ByEngine, caption: str) -> Figure:
     n_few = found.answers.loc[~is_marked, "key"].nunique()
     n_tokens = found.answers["n_tokens"].max()
     sizes = (
-        f"{n_keys} keys for each file type, {n_few} for the other ways and the unmarked file;"
+        f"{n_keys} keys for each file type, {n_few} for the other ways and the plain file;"
         f" answers of {n_tokens} tokens; 95% intervals over keys"
     )
     return panels(

@@ -125,7 +125,7 @@ def drawn_on(learnt: pd.DataFrame) -> pd.DataFrame:
     laws = {  # name → (d, κ)
         PLAIN_LAW: (facts["d"], 1.0),
         LAW: (facts["d"], facts["kappa"]),
-        f"{LAW}, {LARGE / 1e6:.0f} M numbers": (
+        f"{LAW}, {LARGE / 1e6:.0f} M entries": (
             LARGE,
             facts["kappa"],
         ),
@@ -192,6 +192,20 @@ def shares(used: pd.DataFrame, what: str, columns: Mapping[str, str]) -> pd.Data
             share = stats.ratio(of_n[column], by_key[column], by_key["prompt"])
             rows.append({"texts": n, "of": name, **share.row()})
     return pd.DataFrame(rows)
+
+
+def noted(unrelated: stats.Estimate, n_keys: int) -> str:
+    """Word a caution if the interval of mean ψ under unrelated keys excludes 0. Otherwise return
+    nothing. The interval is over prompts.
+    """
+    if not (unrelated.low > 0 or unrelated.high < 0):  # NaN: no interval
+        return ""
+    keys = "a single unrelated key" if n_keys == 1 else f"only {n_keys} unrelated keys"
+    return (
+        f" The second interval excludes 0. But it is over prompts, and this run has {keys}: all"
+        " texts forged in a victim's name use the same estimate of the noise, so their ψ under an"
+        " unrelated key vary together."
+    )
 
 
 def climbs(

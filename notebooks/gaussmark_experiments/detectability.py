@@ -247,7 +247,7 @@ def draw_p(table: pd.DataFrame, caption: str) -> Figure:
             "o-",
             color=colour,
             linewidth=2.5,
-            label=f"median: {label}",
+            label=f"median, {label}",
         )
     axes.axhline(0.05, **style.DASHED, label="level 0.05")
     axes.set(
@@ -260,7 +260,7 @@ def draw_p(table: pd.DataFrame, caption: str) -> Figure:
     return style.caption(
         figure,
         caption,
-        "How does the p-value of a text fall with its length?",
+        "How does the p-value of a text change with its length?",
     )
 
 
@@ -271,7 +271,7 @@ def draw_power(detection: pd.DataFrame, caption: str) -> Figure:
         "n_tokens",
         by="kind",
         panel="level",
-        title="How many texts are detected, and how many were predicted?",
+        title="What share of the texts is detected, and what share is predicted?",
         caption=f"{caption}. Bars: 95% intervals, exact for shares.",
         xlabel=style.TOKENS,
         ylabel="share called watermarked",
@@ -288,14 +288,14 @@ def draw_roc(table: pd.DataFrame, aucs: pd.DataFrame, caption: str) -> Figure:
         of_length = table[table["n_tokens"] == row.n_tokens]
         psi = of_length.set_index("kind")["psi"].loc[[PLAIN, OWN]]
         fpr, tpr, _ = roc_curve(psi.index == OWN, psi)
-        label = f"{row.n_tokens} tokens: area {row.value:.2f} ({row.low:.2f} to {row.high:.2f})"
+        label = f"{row.n_tokens} tokens: AUC {row.value:.2f} ({row.low:.2f} to {row.high:.2f})"
         axes.step(fpr, tpr, where="post", color=colour, label=label)
     axes.plot([0, 1], [0, 1], **style.DOTTED)
     axes.set(
-        xlabel="plain texts called watermarked",
-        ylabel="watermarked texts detected",
+        xlabel="false positive rate (plain texts called watermarked)",
+        ylabel="true positive rate (watermarked texts detected)",
     )
-    return style.caption(figure, caption, "What does each threshold detect?")
+    return style.caption(figure, caption, "Which two rates does each threshold give?")
 
 
 def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
@@ -308,7 +308,7 @@ def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
         s=9,
         alpha=0.3,
         color=style.PLAIN,
-        label="a text",
+        label="one text",
     )
     axes.plot(
         squares.groupby(plain["n_tokens"]).mean(),
@@ -321,7 +321,7 @@ def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
         grid,
         slope * grid,
         **style.DASHED,
-        label=f"{slope:.3g} per token",
+        label=f"proportional to the length: {slope:.3g} per token",
     )
     axes.set(
         xlabel=style.TOKENS,
@@ -329,7 +329,7 @@ def draw_norms(plain: pd.DataFrame, slope: float, caption: str) -> Figure:
         xlim=(0, None),
         ylim=(0, None),
     )
-    return style.caption(figure, caption, "Does ‖G‖² grow like the length?")
+    return style.caption(figure, caption, "Does ‖G‖² grow in proportion to the length?")
 
 
 def draw_tokens(tokens: pd.DataFrame, caption: str) -> Figure:
@@ -348,13 +348,13 @@ def draw_tokens(tokens: pd.DataFrame, caption: str) -> Figure:
         *means.to_numpy().T,
         "o-",
         color=style.THEORY,
-        label="mean of a sixth of the tokens",
+        label="means of the tokens in six groups",
     )
     axes.set(xlabel=ENTROPY, ylabel="‖∇ log p‖ of one token")
     return style.caption(
         figure,
         caption,
-        "Is the gradient longer where the model is less sure?",
+        "Is the gradient longer if the model is less sure?",
     )
 
 
@@ -372,10 +372,10 @@ def draw_texts(texts: pd.DataFrame, caption: str) -> Figure:
     # of the texts of each temperature
     centres = texts.groupby("temperature")[["entropy", "psi"]].mean()
     axes.plot(*centres.to_numpy().T, "D-", color=style.THEORY, label="mean")
-    axes.set(xlabel=ENTROPY, ylabel="ψ with its own key")
+    axes.set(xlabel=ENTROPY, ylabel="ψ of a watermarked text, own key")
     axes.legend(title="temperature")
     return style.caption(
         figure,
         caption,
-        "Does a sampler with more freedom leave more evidence?",
+        "Does a higher temperature give a larger ψ?",
     )

@@ -175,8 +175,8 @@ def _draw_plane(axes: Axes, cloud: pd.DataFrame) -> None:
     axes.text(3.1, 0.25, "G", weight="bold")
     axes.set(
         xlabel="along G, in σ",
-        ylabel="along a direction at right angles to G, in σ",
-        title="One dot per key: its noise ξ",
+        ylabel="perpendicular to G, in σ",
+        title="The noise ξ of each key (one dot per key)",
     )
 
 
@@ -201,8 +201,8 @@ def _draw_projections(axes: Axes, cloud: pd.DataFrame, level: float) -> None:
     )
     axes.axvline(stats.threshold(level), **style.DASHED, label=f"level {level:g}")
     axes.set(
-        xlabel="ψ = the projection on G, in σ",
-        title="Their projections on G",
+        xlabel="ψ = projection of ξ on G, in σ",
+        title="The projection of each noise on G",
         yticks=[],
     )
 
@@ -224,7 +224,7 @@ def _draw_growth(axes: Axes, growth: pd.DataFrame, level: float) -> None:
             **look,
         )
     axes.axhline(stats.threshold(level), **style.DASHED)
-    axes.set(xlabel="tokens of the text", ylabel="ψ", title="Token by token")
+    axes.set(xlabel="number of tokens", ylabel="ψ", title="ψ of the beginning of the text")
 
 
 def draw_tested(table: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -237,7 +237,7 @@ def draw_tested(table: pd.DataFrame, level: float, caption: str) -> Figure:
         grid,
         norm.pdf(grid),
         color="0.85",
-        label="N(0, 1): text without the key",
+        label="N(0, 1): texts without the key",
     )
     axes.axvline(
         stats.threshold(level),
@@ -250,14 +250,14 @@ def draw_tested(table: pd.DataFrame, level: float, caption: str) -> Figure:
         axes.scatter(
             psi,
             np.full(len(psi), -0.04 * row),  # below the axis
-            label=f"{kind} (mean {psi.mean():.2f})",
+            label=f"{kind}: mean ψ {psi.mean():.2f}",
             s=22,
             alpha=0.8,
             **style.look(kind),
         )
     bottom = -0.04 * (len(kinds) + 1.2)  # room for a row per kind
     axes.set(
-        xlabel="ψ (standard deviations)",
+        xlabel="ψ",
         ylabel="density",
         ylim=(bottom, None),
     )
@@ -266,7 +266,7 @@ def draw_tested(table: pd.DataFrame, level: float, caption: str) -> Figure:
     return style.caption(
         figure,
         caption,
-        "Which of the three has a ψ beyond the threshold?",
+        "Which kind of text has ψ above the threshold?",
     )
 
 

@@ -35,7 +35,7 @@ from gaussmark_lib import (
     stats,
     texts,
 )
-from gaussmark_lib.beyond.schemes import GaussMark, GumbelMax, SynthID
+from gaussmark_lib.beyond.schemes import GaussMark, GumbelMax, SynthID, named
 from gaussmark_lib.engine.arithmetic import wide
 from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.errors import InvalidTextError
@@ -158,9 +158,12 @@ def contenders(
     context: int,
     depth: int,
     dtype: str | None = None,
+    more: Sequence[str] = (),
 ) -> dict[str, Scheme]:
-    """Return the schemes that write. ``context`` is for Gumbel-max, ``depth`` for SynthID."""
-    return {
+    """Return the schemes that write. ``context`` is for Gumbel-max, ``depth`` for SynthID, and
+    ``more`` has names of further registered schemes.
+    """
+    five = {
         "GaussMark": GaussMark(wm, key, dtype=dtype),
         "KGW-1": KGW(1.0, key),
         "KGW-2": KGW(2.0, key),
@@ -168,6 +171,7 @@ def contenders(
         "SynthID": SynthID(key, depth, weighted=True),
         "Gumbel-max": GumbelMax(key, context),
     }
+    return five | named(wm, key, more)
 
 
 def tests_of(tried: Mapping[str, Scheme]) -> dict[str, Scheme]:

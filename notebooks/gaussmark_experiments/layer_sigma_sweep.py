@@ -400,8 +400,36 @@ def priced(cost: pd.DataFrame, margin: float) -> pd.DataFrame:
     return cells.rename(columns=names)
 
 
+def outcomes_in_words(priced: pd.DataFrame) -> str:
+    """Say how many cells of :func:`priced` have each outcome.
+
+    >>> print(outcomes_in_words(pd.DataFrame({"outcome": [DIFFERENT, EQUAL, DIFFERENT]})))
+    Cells: 3 in all; 2 different from the base model, 1 equal within the margin, 0 undecided.
+    """
+    counts = priced["outcome"].value_counts()
+    return (
+        f"Cells: {len(priced)} in all; {counts.get(DIFFERENT, 0)} different from the base model,"
+        f" {counts.get(EQUAL, 0)} {EQUAL}, {counts.get(OPEN, 0)} undecided."
+    )
+
+
+def human_costs_in_words(cells: pd.DataFrame) -> str:
+    """Say which weights change the cross-entropy of human text least and most for a unit of ψ², in
+    cells (``weight, psi, delta``) with a measured ψ from 1 to 4.
+    """
+    usable = cells[cells["psi"].between(1, 4)]
+    if usable.empty:
+        return "No cell has a measured ψ from 1 to 4."
+    per_square = (usable["delta"] / usable["psi"] ** 2).groupby(usable["weight"]).median()
+    return (
+        "In cells with a measured ψ from 1 to 4, the cross-entropy of human text changes by"
+        f" {per_square.min():.4f} ({short(per_square.idxmin())}) to {per_square.max():.4f}"
+        f" ({short(per_square.idxmax())}) nats per token and unit of ψ² (median of a weight)."
+    )
+
+
 def changes(cost: pd.DataFrame) -> pd.Series:
-    """Return what a passage pays: watermarked less base, without the linear part."""
+    """Return what a passage pays: watermarked minus base, without the linear part."""
     return cost["watermarked"] - cost["base"] - cost["linear"]
 
 
@@ -457,8 +485,8 @@ def far_out(
     """Measure each weight at the σ of these predicted ψ. Options are those of :func:`measured`.
 
     Returns:
-        The rows of :func:`detected`, and by weight the mean ψ at the largest σ less that at the
-        smallest.
+        The rows of :func:`detected`, and by weight the mean ψ at the largest σ minus the mean ψ
+        at the smallest σ.
     """
     cells = at_equal_psi(norms[norms["weight"].isin(weights)], sorted(psis))
     _, noisy = measured(lm, pairs, cells, **options)
@@ -577,6 +605,17 @@ def spread(written: pd.DataFrame, cells: pd.DataFrame) -> stats.Estimate:
     without = [deviations(np.delete(np.arange(n), i)) for i in range(n)]
     errors = np.std(without, axis=0) * np.sqrt(n - 1)
     return between(deviations(np.arange(n)), errors)
+
+
+def spread_in_words(spread: stats.Estimate, n_pairs: int) -> str:
+    """Say what :func:`spread` estimated, or that this run is too small for it."""
+    if np.isnan(spread.value):
+        return "This run has too few weights or pairs for a standard deviation between weights."
+    return (
+        f"Without the sampling error of {n_pairs} pairs, the standard deviation of this ratio"
+        f" between weights is {spread.value:.0%} of its mean ({spread.low:.0%} to"
+        f" {spread.high:.0%}, n = {spread.n} weights)."
+    )
 
 
 def between(

@@ -26,6 +26,7 @@ from gaussmark_lib.engine.stream import streams
 from gaussmark_lib.gradients import of_pairs
 from gaussmark_lib.workbench.pairs import passages
 from gaussmark_lib.workbench.plots import style
+from gaussmark_lib.workbench.plots.panels import panels
 
 # Names of kinds of text, and of the weights at which a gradient is taken.
 OWN = "model samples"
@@ -352,6 +353,31 @@ def _by_way(
     }
 
 
+def draw_published(ways: pd.DataFrame, caption: str) -> Figure:
+    """Draw the shares of :func:`published`: a panel per measure, a row per way to test."""
+    exact = {  # the record's names are short
+        "θ, N(0, 1)": "gradient at θ, threshold of N(0, 1)",
+        "θ, no prompt, N(0, 1)": "the same, without the prompt",
+        "θ + ξ, N(0, 1)": "gradient at θ + ξ, threshold of N(0, 1)",
+    }
+    names = {way: exact.get(way, "the same, threshold from human texts") for way in ways["way"]}
+    measures = {
+        "human text: alarms at 5%": "human text: false alarms at level 5%",
+        "marked text: detected at .1%": "watermarked text: detected at level .1%",
+    }
+    figure = panels(
+        ways.replace({"way": names, "measure": measures}),
+        "way",
+        panel="measure",
+        title="What does each way to test detect, and how often is it wrong?",
+        caption=caption,
+        ylabel="share of texts",
+        ylim=(-0.05, 1.05),
+    )
+    figure.axes[0].axvline(0.05, **style.DASHED)  # the level of the first panel
+    return figure
+
+
 def draw_rates(rates: pd.DataFrame, level: float, n: int, caption: str) -> Figure:
     """Draw each fixed key's share of false alarms, one point per key, one row per kind (columns
     ``kind, value``), over the range for independent texts.
@@ -362,7 +388,7 @@ def draw_rates(rates: pd.DataFrame, level: float, n: int, caption: str) -> Figur
         low,
         high,
         color="0.88",
-        label=f"95% if the {n} texts\nwere independent",
+        label=f"95% of the keys,\nif the {n} texts\nwere independent",
     )
     axes.axvline(level, **style.THIN, label=f"level {level:g}")
     sns.stripplot(
@@ -378,11 +404,11 @@ def draw_rates(rates: pd.DataFrame, level: float, n: int, caption: str) -> Figur
         legend=False,  # the rows are labelled already
     )
     axes.set(
-        xlabel="share of the kind's texts that one key calls watermarked",
+        xlabel="share of the texts of a kind that the key calls watermarked",
         ylabel="",
     )
     style.legend_beside(axes)
-    title = "How far is a fixed key's false-alarm rate from the level?"
+    title = "How far is the false-alarm rate of a fixed key from the level?"
     return style.caption(figure, caption, title)
 
 
@@ -410,4 +436,5 @@ def draw_trap(table: pd.DataFrame, expected: float, caption: str) -> Figure:
     )
     axes.set(xlabel="ψ of plain text", ylabel="density")
     style.legend_beside(axes)
-    return style.caption(figure, caption, "Where is ψ of plain text, at θ and at θ + ξ?")
+    title = "How does the gradient at θ + ξ change ψ of plain text?"
+    return style.caption(figure, caption, title)

@@ -304,6 +304,47 @@ def under_fresh_keys(
     return table.assign(text=names[table["text"]], inner=inner)
 
 
+def widths(table: pd.DataFrame, sigma: float, seed: int = 0) -> pd.DataFrame:
+    """Measure the standard deviations of ⟨ξ, G⟩ and of ψ over the keys of :func:`under_fresh_keys`,
+    one row per text.
+
+    Returns:
+        ``text, inner`` and ``inner_theory`` (σ‖G‖), nats; and of ψ ``value, low, high, n``, for
+        which theory says 1. Keys are resampled.
+    """
+    rows = []
+    for text, of_text in table.groupby("text", sort=False):
+        width = stats.interval(of_text["psi"].to_numpy(), np.std, seed=seed)
+        row = {
+            "text": text,
+            "inner": of_text["inner"].std(),
+            "inner_theory": sigma * of_text["grad_norm"].iloc[0],
+        }
+        rows.append(row | width.row())
+    return pd.DataFrame(rows)
+
+
+def widths_in_words(table: pd.DataFrame) -> str:
+    """Say what :func:`widths` measured, and what theory says."""
+    n_keys = table["n"].iloc[0]
+    of_psi = [
+        f"{row.text} {row.value:.2f} ({row.low:.2f} to {row.high:.2f})"
+        for row in table.itertuples()
+    ]
+    of_inner = [
+        f"{row.text} {row.inner:.2f} nats (theory: σ‖G‖ = {row.inner_theory:.2f})"
+        for row in table.itertuples()
+    ]
+    contains_1 = (table["low"] <= 1) & (table["high"] >= 1)
+    n_contain = contains_1.sum()
+    verb = "contains" if n_contain == 1 else "contain"
+    return (
+        f"Standard deviation of ψ over n = {n_keys} fresh keys (95% interval): {'; '.join(of_psi)}."
+        f" Theory says 1 for every text, and {n_contain} of the {len(table)} intervals {verb} 1."
+        f" Standard deviation of ⟨ξ, G⟩: {'; '.join(of_inner)}."
+    )
+
+
 def by_entropy(
     lm: models.LM,
     prompts: Texts,
@@ -335,17 +376,17 @@ def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
             rows["log_ratio"],
             s=20,
             alpha=0.7,
-            label=kind,
+            label="watermarked" if kind == OWN else kind,
             **look,
         )
-    axes.axline((0, 0), slope=1, **style.THIN, label="equal")
+    axes.axline((0, 0), slope=1, **style.THIN, label="both equal")
     ratio = r"$\log\, p_{\theta+\xi}(y) - \log\, p_\theta(y)$, nats"
-    axes.set(xlabel="⟨ξ, G⟩ − σ²‖G‖²/2, nats", ylabel=ratio)
+    axes.set(xlabel="gradient form ⟨ξ, G⟩ − σ²‖G‖²/2, nats", ylabel=ratio)
     style.legend_beside(axes)
     return style.caption(
         figure,
         caption,
-        "Does the gradient predict the likelihood ratio?",
+        "Does the gradient form follow the log likelihood ratio?",
     )
 
 
@@ -379,7 +420,7 @@ def draw_fresh_keys(table: pd.DataFrame, sigma: float, caption: str) -> Figure:
     return style.caption(
         figure,
         caption,
-        "How large is ψ of a key that did not write the text?",
+        "How are ⟨ξ, G⟩ and ψ distributed over keys that did not write the text?",
     )
 
 
@@ -394,11 +435,11 @@ def draw_entropy(table: pd.DataFrame, caption: str) -> Figure:
     )
     axes.set(
         xlabel="mean entropy, nats per token",
-        ylabel="‖G‖/√T",
+        ylabel="gradient per √token, ‖G‖/√T",
         ylim=(0, 1.1 * table["per_token"].max()),
     )
     return style.caption(
         figure,
         caption,
-        "Is a gradient longer where the model is less sure?",
+        "Is the gradient longer if the model is less sure?",
     )

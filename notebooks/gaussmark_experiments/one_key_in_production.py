@@ -185,7 +185,7 @@ def cosines(
 def false_alarms(
     values: Float[np.ndarray, "keys n"],
 ) -> Float[np.ndarray, " keys"]:
-    """Return each key's share of texts that it calls marked at level 0.05. NaN is left out."""
+    """Return each key's share of texts that it flags at level 0.05. NaN is left out."""
     n_alarms = (values >= TAU).sum(1)  # NaN compares as False
     n_texts = (~np.isnan(values)).sum(1)
     return n_alarms / n_texts
@@ -335,7 +335,7 @@ def power_by_kind(marked: pd.DataFrame) -> pd.DataFrame:
     tests = {
         "ψ": marked["psi"] >= TAU,
         "innovation": marked["innovation"] >= TAU,
-        "innovation, if as new as human text": as_new,
+        "innovation, with the residual of human text": as_new,
     }
     hits = marked[["kind", "file"]].assign(**tests)
     hits = hits.melt(["kind", "file"], var_name="test").astype({"value": float})
@@ -397,15 +397,15 @@ def after_a_high_one(two: Float[np.ndarray, "keys 2"], cosine: float) -> str:
     psi_1, psi_2 = high.mean(0)
     return (
         f"{len(high)} of the {len(two)} keys have ψ₁ above 1, on average {psi_1:.2f}. For these"
-        f" keys, ψ₂ is on average {psi_2:.2f}; the line predicts {cosine * psi_1:.2f}. At ψ₁ = 3 it"
-        f" predicts {3 * cosine:.1f}."
+        f" keys, ψ₂ is on average {psi_2:.2f}; the line predicts {cosine * psi_1:.2f}. At ψ₁ = 3,"
+        f" the line predicts {3 * cosine:.1f}."
     )
 
 
 def two_texts(psi: Float[np.ndarray, "keys 2"], cosine: float, caption: str) -> Figure:
     """Draw ψ of a second text against ψ of a first text, a dot per key."""
     figure, axes = plt.subplots(figsize=(6.0, 4.4))
-    axes.plot(*psi.T, ".", color=style.PLAIN, alpha=0.5, label="a key")
+    axes.plot(*psi.T, ".", color=style.PLAIN, alpha=0.5, label="one key")
     ends = np.array([-3.5, 3.5])
     axes.plot(
         ends,
@@ -453,10 +453,10 @@ def per_key(rates: pd.DataFrame, caption: str) -> Figure:
             [],
             "o",
             color=palette[name],
-            label=f"a key, by {name}",
+            label=f"one key, tested by {name}",
         )
     axes.set(
-        xlabel="share of the kind's human texts that one key calls marked",
+        xlabel="share of the kind's human texts that one key flags",
         ylabel="",
     )
     style.legend_beside(axes)

@@ -69,6 +69,14 @@ from gaussmark_lib.workbench.quality.compare import (
 
 ABOVE_CHANCE = 0.15  # accuracy above chance that the base model needs for a loss to show
 Asked = harness.Asked | benchmarks.Asked
+# Of measures that are not tasks: what their column ``change`` holds, with its unit.
+QUANTITIES = {
+    "cross-entropy": "change of the cross-entropy of human text (nats per token)",
+    "classifier": "accuracy of the classifier minus one half",
+    "distinct_2": "change of distinct_2",
+    "length": "change of the length (tokens)",
+    "win rate": "win rate minus one half",
+}
 
 
 class Pilot(NamedTuple):
@@ -438,7 +446,7 @@ def told_apart(
     n_keys: int,
 ) -> pd.DataFrame:
     """Train one classifier per contender and key (``text_measures.told_apart``). Return for each
-    held-out text the share of right answers, less ½.
+    held-out text the share of right answers, minus ½.
     """
     of_references = [text_measures.embed(lm.model, prompts, draw) for draw in references]
     tables = []
@@ -483,7 +491,7 @@ def judged(
     judge: judges.Judge,
     typed: Sequence[str] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the win rate of each text against the references, less ½, with ``item``; and the
+    """Return the win rate of each text against the references, minus ½, with ``item``; and the
     judge's answers (``judges.compare``, with ``model``).
 
     Texts are read up to their end tokens. They follow the prompts as the user ``typed`` them (in a
@@ -653,35 +661,70 @@ def rates_in_words(rates: pd.DataFrame) -> str:
     low = by_text.min()
     high = by_text.max()
     law = rates["law"]
-    n_less = (by_text["human"] < by_text["own"]).sum()
+    n_lower = (by_text["human"] < by_text["own"]).sum()
     return (
-        f"The measured price is **{low['own']:.2f}** to **{high['own']:.2f}** times the predicted"
-        f" price on the model's own text, and **{low['human']:.2f}** to **{high['human']:.2f}**"
-        f" times on human text (smallest and largest of {n_weights} weights). The law itself gives"
-        f" 1 + cv² = {law.min():.2f} to {law.max():.2f}. The price is lower on human text than on"
-        f" the model's own for {n_less} of {n_weights} weights."
+        "The exchange rate is the measured price divided by ψ²/(2T). On the model's own text, it is"
+        f" **{low['own']:.2f}** to **{high['own']:.2f}**. On human text, it is"
+        f" **{low['human']:.2f}** to **{high['human']:.2f}** (smallest and largest rate of the"
+        f" {n_weights} weights). The law itself gives 1 + cv², which is {law.min():.2f} to"
+        f" {law.max():.2f}. The number of weights whose rate is lower on human text than on the"
+        f" model's own text is {n_lower} of {n_weights}."
     )
+
+
+def quantity(measure: str) -> str:
+    """Name what the column ``change`` of a measure holds, with its unit."""
+    return QUANTITIES.get(measure, f"change of accuracy in {measure}")
+
+
+def in_words(changes: pd.DataFrame, measure: str) -> str:
+    """Say how GaussMark changes a measure, or that the measure is blind."""
+    return compare.sentence(changes, measure, quantity(measure))
+
+
+def cost_table(changes: pd.DataFrame) -> pd.DataFrame:
+    """Return the cost of GaussMark by every measure, one row per measure: ``mean of``, the mean for
+    GaussMark with ``low, high, n``, the mean for the strong mark, and whether the measure sees the
+    strong mark.
+    """
+    means = compare.summary(changes).set_index(["measure", "model"])
+    seen = compare.seen(changes)
+    rows = []
+    for measure in changes["measure"].unique():
+        ours = means.loc[(measure, GAUSSMARK)]
+        rows.append(
+            {
+                "mean of": quantity(measure),
+                GAUSSMARK: ours["value"],
+                "low": ours["low"],
+                "high": ours["high"],
+                "n": ours["n"],
+                STRONG: means.loc[(measure, STRONG), "value"],
+                "sees the strong mark": "yes" if measure in seen else "no: blind",
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def figure(
     changes: pd.DataFrame,
     name: str,
-    measures: dict[str, str],
+    measures: Sequence[str],
     caption: str,
     title: str,
 ) -> Figure:
-    """Draw the mean change of each of these measures (name → axis label), a row per model. Save it
-    in the record as ``name``. The caption ends with keys × items.
+    """Draw the mean change of each of these measures, a row per model. Save it in the record as
+    ``name``. The caption ends with keys × items.
     """
-    rows = changes[changes["measure"].isin(list(measures))]
+    rows = changes[changes["measure"].isin(measures)]
     table = compare.summary(rows)
     has_panels = len(measures) > 1  # a single measure is the axis of a single panel
     drawn = panels(
-        table.assign(measure=table["measure"].map(measures)),
+        table.assign(measure=table["measure"].map(quantity)),
         "model",
         panel="measure" if has_panels else None,
         at={"no change": 0},
-        ylabel="change" if has_panels else next(iter(measures.values())),
+        ylabel="mean over items" if has_panels else quantity(measures[0]),
         title=title,
         caption=f"{caption}; {compare.sizes(rows)} per contender; 95% intervals, clustered by key",
     )

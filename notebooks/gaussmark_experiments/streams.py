@@ -34,6 +34,10 @@ SHARE = 0.1  # π, the share of marked texts that the evidence bets on
 BET = "E ≥ 20 at any time"
 KNOWN = "p ≤ 0.05 at any time"
 NAIVE = "p ≤ 0.05, ψ taken for independent"
+LABELS = {  # of stopping rules in a legend
+    KNOWN: f"{KNOWN}, exact spread",
+    NAIVE: "p ≤ 0.05 at any time, ψ treated as independent",
+}
 N_TRIED = 8  # queries per step of an attack
 ACCUSED = 20  # wealth E at which a key is accused: an innocent key reaches it with p ≤ 1/20
 
@@ -240,9 +244,9 @@ def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
         pd.DataFrame(rows),
         "texts",
         by="what",
-        title="What share of ψ is still new in the n-th marked text?",
+        title="Share of ψ that is new in the n-th watermarked text",
         caption=f"{caption}; intervals over keys, 95% for all points together",
-        xlabel="earlier marked texts",
+        xlabel="earlier watermarked texts",
         ylabel="innovation divided by ψ",
     )
 
@@ -320,7 +324,7 @@ def edited(ids: Sequence[int], rng: np.random.Generator) -> list[int]:
     return ids
 
 
-def wealth(lines: dict[str, Float[np.ndarray, "keys n"]], caption: str) -> Figure:
+def wealth(lines: dict[str, Float[np.ndarray, "keys n"]], caption: str, title: str) -> Figure:
     """Draw log₁₀ E against the number of texts: a line per key, a colour per kind of stream."""
     figure, axes = plt.subplots()
     for colour, (name, log_e) in zip((style.PLAIN, style.WATERMARKED), lines.items(), strict=False):
@@ -335,7 +339,7 @@ def wealth(lines: dict[str, Float[np.ndarray, "keys n"]], caption: str) -> Figur
     axes.axhline(
         np.log10(ACCUSED),
         **style.DASHED,
-        label="20, reached by 1 in 20 at most",
+        label="20: at most 1 key in 20 ever reaches it",
     )
     axes.set(xlabel="texts so far", ylabel="log₁₀ wealth (initial stake 1)")
-    return style.caption(figure, caption, "What is the wealth of a fair bet?")
+    return style.caption(figure, caption, title)

@@ -42,17 +42,17 @@ FIGURES = {  # arguments of ``panels``
         "yscale": "log",
     },
     "chain_powers": {
-        "title": "How far is ψ behind the best possible test?",
+        "title": "How much less power has ψ than the best possible test?",
         "y": "power",
         "by": "test",
         "panel": "null",
     },
     "softmax_power": {
-        "title": "Is the proposition's sum the power, and where does it end?",
+        "title": "Is the proposition's sum the power, and what is its limit?",
         "ylabel": "power",
     },
     "corollary": {
-        "title": "Which σ does the corollary ask for?",
+        "title": "Which σ does the corollary require?",
         "ylabel": "miss rate β",
         "yscale": "log",
         "ylim": (1e-4, 1.5),

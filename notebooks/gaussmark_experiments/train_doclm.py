@@ -60,6 +60,6 @@ def curves(runs: dict[str, pd.DataFrame], unigram: float, caption: str) -> Figur
             marker=".",
             label=f"{name}, held out",
         )
-    axes.axhline(unigram, **style.DOTTED, label="frequencies alone")
+    axes.axhline(unigram, **style.DOTTED, label="token frequencies alone")
     axes.set(xscale="log", xlabel="tokens seen", ylabel="loss (nats per token)")
-    return style.caption(figure, caption, "What is the loss of training and held-out text?")
+    return style.caption(figure, caption, "Training loss and held-out loss")

@@ -338,13 +338,13 @@ def spans(
 ) -> Figure:
     """Draw the span that the scan found in each of the first 60 texts, over the marked span."""
     figure, axes = plt.subplots(figsize=(7.0, 4.0))
-    axes.axvspan(*true, color="0.88", label="marked")
+    axes.axvspan(*true, color="0.88", label="watermarked")
     # ordered, so that the spans form a staircase
     shown = table.head(60).sort_values(["start", "end"], ignore_index=True)
     is_detected = shown["p_value"] <= 0.05  # at level 0.05
     for rows, line, label in (
-        (shown[is_detected], "-", "found, p ≤ 0.05"),
-        (shown[~is_detected], ":", "found, p > 0.05"),
+        (shown[is_detected], "-", "best span, p ≤ 0.05"),
+        (shown[~is_detected], ":", "best span, p > 0.05"),
     ):
         axes.hlines(
             rows.index,

@@ -8,10 +8,15 @@ import tiny_models
 import torch
 
 from gaussmark_lib import perturb, weights
+from gaussmark_lib.beyond.attacks import learning
+from gaussmark_lib.beyond.release import served
+from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError
-from gaussmark_lib.perturb import Watermark
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import pairs
 
 W, OTHER = "model.layers.2.mlp.down_proj.weight", "model.layers.0.mlp.up_proj.weight"
+KEYS = [Key.from_seed(0)]
 
 
 @pytest.mark.parametrize(
@@ -157,3 +162,20 @@ def test_it_is_placed_anew_by_each_door(model, key):
     with perturb.watermarked(model, wm, key):
         assert not torch.equal(model(ids).logits, before)
     assert torch.equal(model(ids).logits, before)
+
+
+def test_what_takes_one_weight_refuses_several_at_its_entrance(model, lm, tmp_path):
+    several = Watermark([W, OTHER], [0.1, 0.2])
+    pairs_of_keys = pairs.Pairs([[5]], KEYS)
+    calls = [
+        lambda: token_keys.ready(model, several, KEYS, 1),
+        lambda: next(learning.estimates(model, [[5]], [[6, 7]], several, [1])),
+        lambda: learning.of_length(torch.ones(2, 2), several),
+        lambda: learning.averaged(model, several, KEYS),
+        lambda: served.files(tmp_path / "base.gguf", several).__enter__(),
+        lambda: perturb.export_gguf(tmp_path / "base.gguf", several, KEYS[0], tmp_path / "a.gguf"),
+        lambda: pairs.under_own_keys(lm, pairs_of_keys, [several], 4),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidWatermarkError, match="expected a watermark on one weight, got"):
+            call()

@@ -113,6 +113,7 @@ OTHER = {
         "n_prompts": 4,
         "n_tokens": 24,
         "lengths": [12],
+        "more_schemes": ["gaussmark_lib.beyond.schemes:output biases"],
         "gumbel_context": 2,
         "synthid_depth": 2,
         "n_base": 3,

@@ -28,10 +28,10 @@ FEWEST_COMMENTS = 6.0
 LONGEST_FUNCTION = 60  # lines of its body, without its docstring
 WIDEST_LINE = 100
 
-# Lines of Python. The goals of the design notes were 3,600, 17,500 and 24,000, and were set before
-# GGUF files, llama.cpp, promises and the protocol came in, and before packed statements were
-# unpacked, which takes more lines. No docstring and no example is cut to save lines.
-MOST_LINES = {"core": 4_450, "library": 24_650, "tests": 26_500}
+# Lines of Python, without docstrings: no docstring and no example is cut to save lines. The goals
+# of the design notes were 3,600, 17,500 and 24,000, docstrings included. They were set before GGUF
+# files, llama.cpp, promises and the protocol came in, and before packed statements were unpacked.
+MOST_LINES = {"core": 3_300, "library": 19_350, "tests": 25_600}
 
 MOST_PARAMETERS = 10  # of a public function
 # Ratchet: functions with more, and how many. ``score`` and ``sample`` may stay.
@@ -154,7 +154,8 @@ def _n_arguments(node: ast.FunctionDef) -> int:
 
 
 def n_lines(paths: Iterator[Path]) -> int:
-    return sum(len(path.read_text("utf-8").splitlines()) for path in paths)
+    sources = [path.read_text("utf-8") for path in paths]
+    return sum(len(text.splitlines()) - len(docstring_lines(ast.parse(text))) for text in sources)
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +233,9 @@ def bare(x): return "text"
 '''
 
 
-def test_the_ruler_itself():
+def test_the_ruler_itself(tmp_path):
+    (tmp_path / "sample.py").write_text(SAMPLE, encoding="utf-8")
+    assert n_lines(tmp_path.glob("*.py")) == len(SAMPLE.splitlines()) - 5
     counts = Counts()
     counts.add("sample", SAMPLE)
     by_line = [7, 3, 12, 10, 3, 3, 2, 1, 12, 1, 8]  # 5, 8, 11, 13, 14, 16–18, 20, 21, 24

@@ -36,6 +36,7 @@ from gaussmark_lib.errors import GaussMarkError, KeyMismatchError
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.weights import require_single
 
 Matrix = Float[Tensor, "d_out d_in"]
 
@@ -54,7 +55,9 @@ def estimates(
 
     Raises:
         GaussMarkError: if an end is below 1 or above the number of texts.
+        InvalidWatermarkError: if the watermark is on several weights.
     """
+    require_single(wm, "learning a key")
     if not ends or min(ends) < 1 or max(ends) > len(responses):
         raise GaussMarkError(
             f"ends: expected numbers of texts from 1 to {len(responses)}, got {[*ends]}"
@@ -123,7 +126,11 @@ def texts_needed(wanted: float, psi: float, d: int, kappa: float = 1.0) -> float
 
 
 def of_length(estimate: Matrix, wm: Watermark) -> Matrix:
-    """Scale an estimate to the length of a key's noise, σ√d."""
+    """Scale an estimate to the length of a key's noise, σ√d.
+
+    Raise InvalidWatermarkError if the watermark is on several weights.
+    """
+    require_single(wm, "learning a key")
     length_of_noise = wm.sigma * estimate.numel() ** 0.5
     return estimate * (length_of_noise / estimate.norm())
 
@@ -133,7 +140,9 @@ def averaged(model: PreTrainedModel, wm: Watermark, keys: Sequence[Key]) -> Matr
 
     Raises:
         KeyMismatchError: if there is no key, or two keys have the same id.
+        InvalidWatermarkError: if the watermark is on several weights.
     """
+    require_single(wm, "the average of copies")
     n_different = len({key.key_id for key in keys})
     if n_different < max(1, len(keys)):
         raise KeyMismatchError("copies: expected one or more, each with a different key")

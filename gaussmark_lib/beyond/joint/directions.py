@@ -42,10 +42,12 @@ def form(G: Factors) -> Float[Tensor, "d_out d_in"] | Factors:
 def kept(gradient: TextGradient) -> Direction:
     """Return u = G/‖G‖ in float32, on the model's device if the device has float64.
 
+    For several weights it is :meth:`TextGradient.unit`, all d numbers, however wide they are.
+
     Raises:
         DegenerateScoreError: if G is zero or not finite.
     """
-    if not isinstance(gradient.parts[0], Factors):
+    if len(gradient.parts) > 1 or not isinstance(gradient.parts[0], Factors):
         unit = gradient.unit().float()
         return _where_float64_is(unit)
     g, a = gradient.parts[0]

@@ -33,7 +33,6 @@ from gaussmark_lib.beyond.joint.state import State
 from gaussmark_lib.errors import (
     GaussMarkError,
     InvalidTextError,
-    InvalidWatermarkError,
     require_between,
     require_int,
     require_one_of,
@@ -41,7 +40,7 @@ from gaussmark_lib.errors import (
 from gaussmark_lib.gradients import TextGradient, Weigh, require_one
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Pair, Texts
-from gaussmark_lib.weights import PlacedWatermark, Watermark
+from gaussmark_lib.weights import PlacedWatermark, Watermark, require_single
 
 COLUMNS = [
     *score.COLUMNS,
@@ -108,11 +107,7 @@ def sequence(
     share = require_between(share, "share", high=1)
     require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
     wm, keys = perturb.ready(model, wm, keys)
-    if len(wm.weights) > 1:
-        raise InvalidWatermarkError(
-            f"a stream: expected a watermark on one weight, got {len(wm.weights)}; score the texts"
-            " one by one with score.score"
-        )
+    require_single(wm, "a stream")
     failed: dict[int, GaussMarkError] | None = {} if on_error == "record" else None
     pairs = wm.reader.pairs(prompts, responses, failed)
     state = State() if state is None else state

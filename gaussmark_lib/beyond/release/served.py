@@ -36,7 +36,7 @@ from gaussmark_lib.engine import gguf_files, gguf_writing, llama_cpp
 from gaussmark_lib.engine.llama_cpp import PLAIN
 from gaussmark_lib.errors import InvalidModelError
 from gaussmark_lib.keys import Key
-from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight
+from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight, require_single
 
 EXPORTED = "as exported"
 FORMS = (
@@ -177,7 +177,10 @@ def files(base: Path, wm: Watermark, *, keep: bool = False) -> Iterator[Files]:
 
     ``keep`` is for a few keys: a second function needs not make their files again. A key has six
     files of the size of the base.
+
+    Raise InvalidWatermarkError if the watermark is on several weights.
     """
+    require_single(wm, "files of a release")
     with tempfile.TemporaryDirectory() as folder:
         yield Files(base, wm, Path(folder), keep)
 
@@ -290,7 +293,7 @@ def tested(
         wm,
         unknown_prompt=unknown,
     )
-    promised[of_base] = promise.mean_psi(promises["information"], lengths[of_base], wm.sigma)
+    promised[of_base] = promise.mean_psi(promises["information"], lengths[of_base], wm.sigmas[0])
     return table.assign(psi=psi[:, 0], wrong=psi[:, 1], promised=promised)
 
 

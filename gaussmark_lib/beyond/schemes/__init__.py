@@ -1,6 +1,7 @@
 """All schemes by name: ``schemes.named(wm, key, ["GaussMark", "KGW-2"])``.
 
-A scheme is one file in this folder and its test.
+A scheme is one file in this folder, its import below, and its test. A scheme of ten lines, which
+may also stand outside the library, is in CONTRIBUTING.md.
 
 ==================  ==========================================================================
 ``gaussmark``       the paper's schemes: vanilla, rank-reduced, and with token-level keys
@@ -13,7 +14,7 @@ A scheme is one file in this folder and its test.
 
 # This import is first, because schemes are listed in the order of their registration.
 from gaussmark_lib.kgw import KGW
-from gaussmark_lib.scheme import COLUMNS, Scheme, named, register
+from gaussmark_lib.scheme import COLUMNS, Scheme, SimpleScheme, named, register
 
 # isort: split
 from gaussmark_lib.beyond.schemes.biases import OutputBiases
@@ -28,6 +29,7 @@ __all__ = [
     "GumbelMax",
     "OutputBiases",
     "Scheme",
+    "SimpleScheme",
     "SynthID",
     "TokenKeys",
     "named",

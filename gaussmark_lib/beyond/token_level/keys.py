@@ -40,7 +40,7 @@ from gaussmark_lib.errors import (
 )
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.weights import PlacedWatermark, Watermark
+from gaussmark_lib.weights import PlacedWatermark, Watermark, require_single
 
 
 def key_of(key: Key, k: int) -> Key:
@@ -82,10 +82,12 @@ def ready(
 
     Raises:
         PerturbedModelError, KeyMismatchError: as in ``score.score``.
-        InvalidWatermarkError: if the model has no such weight, or the weight is not local.
+        InvalidWatermarkError: if the model has no such weight, or the weight is not local; or if
+            there are several weights.
         InvalidTextError: if the number of keys is not that of the texts.
     """
     wm, keys = perturb.ready(model, wm, keys)
+    require_single(wm, "token-level keys")
     if len(keys) != n_texts:
         raise InvalidTextError(f"keys: expected one key per text, {n_texts}, got {len(keys)}")
     if not gradients.is_local(model, wm.linear):

@@ -82,7 +82,7 @@ def attribute(
     gradients = score.gradients(model, prompts, responses, wm, token_weights=weigh, **settings)
     if together:
         gradients = [summed(gradients)]
-    bytes_of_text = 8 * wm.linear.parameter.numel()  # a unit gradient, and its copy in the stack
+    bytes_of_text = 8 * wm.d  # a unit gradient, and its copy in the stack
     n_in_memory = max(1, HELD // bytes_of_text)
     rows = []
     for batch in in_lists(gradients, n_in_memory):

@@ -109,8 +109,8 @@ def _rows(
             " score it in a wider dtype"
         )
     for key in keys:
-        [xi] = perturb.drawn(wm, [key])  # of the one weight: (1, d_out, d_in)
-        products = inner(G, xi.flatten(1))[:, 0] / wm.sigma  # ⟨ξ, G_b⟩/σ of each block
+        noise = _unit_noise(wm, key)  # (1, d)
+        products = inner(G, noise)[:, 0] / wm.sigmas[0]  # ⟨ξ, G_b⟩/σ of each block
         psi = _sums(products, spans) / _norms(K, spans)
         largest = psi.max()
         first, last = spans[psi.argmax()]
@@ -137,14 +137,27 @@ def of_blocks(
     """Return G_b of the blocks of a response, or PG_b if rank_dropped > 0.
 
     Block b ends after ``ends[b]`` tokens. Its gradient is the difference of the gradients of two
-    beginnings of the response.
+    beginnings of the response. For several weights it is (G_1, (σ_2/σ_1) G_2, …) in one row.
     """
     blocks = []
     shorter = 0.0
     for beginning in of_pairs(wm, {0: pair}, lengths=ends, dtype=dtype):
-        blocks.append((beginning.G - shorter).flatten())
-        shorter = beginning.G
+        scaled = [
+            scale * G.flatten()
+            for scale, G in zip(beginning.scales, beginning.matrices, strict=True)
+        ]
+        longer = torch.cat(scaled)
+        blocks.append(longer - shorter)
+        shorter = longer
     return torch.stack(blocks)
+
+
+def _unit_noise(wm: PlacedWatermark, key: Key) -> Float[Tensor, "1 d"]:
+    """Return ξ of the key with the σ of the first weight in all weights, in one row."""
+    first_sigma = wm.sigmas[0]
+    xis = perturb.drawn(wm, [key])  # (1, d_out, d_in) of each weight
+    rows = [xi.flatten(1) * (first_sigma / sigma) for xi, sigma in zip(xis, wm.sigmas, strict=True)]
+    return torch.cat(rows, dim=1)
 
 
 def intervals(n_blocks: int, least: int = 1, most: int | None = None) -> Int[np.ndarray, "spans 2"]:

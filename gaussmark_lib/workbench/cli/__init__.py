@@ -3,7 +3,7 @@
 Slow imports wait until they are needed.
 
 ============== ==================================================================
-``notebooks``  ``run``, ``sweep``, ``tour``, ``playground`` and ``list``
+``notebooks``  ``run``, ``sweep``, ``tour``, ``compare``, ``playground`` and ``list``
 ``keys``       ``key new``, ``key show``, ``key users``, ``export``, ``audit``, ``power``
 ``audit``      the calibration card of a key
 ``power``      how much text a key needs
@@ -59,6 +59,7 @@ app = typer.Typer(
 app.command(cls=notebooks.TakesPairs)(notebooks.run)
 app.command(cls=notebooks.TakesPairs)(notebooks.sweep)
 app.command(cls=Command)(notebooks.tour)
+app.command(cls=Command)(notebooks.compare)
 app.command(cls=Command)(notebooks.playground)
 app.command("list", cls=Command)(notebooks.list_)
 app.add_typer(keys.group, name="key")

@@ -56,7 +56,7 @@ def card(
     """Measure the false alarms of a key on each kind of human text."""
     key = Key.load(key_file)
     wm = key.watermark  # refuses an unbound key before the model is loaded
-    [tested] = schemes.named(wm, key, [scheme]).values()
+    [(scheme, tested)] = schemes.named(wm, key, [scheme]).items()  # without its module
     lm = models.load(model)
     keys = [key, *map(Key.from_seed, range(n_keys))]
     rows = {}

@@ -189,7 +189,10 @@ def audit(
         int | None, _count("Number of random comparison keys, only for GaussMark.  [200]")
     ] = None,
     scheme: Annotated[
-        str, typer.Option(help="The scheme that uses the key, by its name in notebook 08.")
+        str,
+        typer.Option(
+            help="The scheme that uses the key: its name in notebook 08, or my_module:name."
+        ),
     ] = "GaussMark",
 ) -> None:
     """Write a key's calibration card: its false alarms on human texts of each kind, and the
@@ -223,7 +226,10 @@ def power(
     texts: Annotated[int, _count("Prompts of each kind.")] = 32,
     tokens: Annotated[int, _count("Tokens of each text written for the prediction.", 8)] = 200,
     scheme: Annotated[
-        str, typer.Option(help="The scheme that uses the key, by its registered name.")
+        str,
+        typer.Option(
+            help="The scheme that uses the key: its name in notebook 08, or my_module:name."
+        ),
     ] = "GaussMark",
     temperature: Annotated[
         float, typer.Option(help="Sampling temperature of the texts, above 0.")

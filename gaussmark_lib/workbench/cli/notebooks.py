@@ -1,4 +1,4 @@
-"""``gaussmark run``, ``sweep`` and ``tour``: notebooks with checked parameters.
+"""``gaussmark run``, ``sweep``, ``tour`` and ``compare``: notebooks with checked parameters.
 
 ``list``: what can be run, and what was run. ``playground``: the panel of notebook 11 as an app,
 which Voila serves to this machine alone.
@@ -267,6 +267,36 @@ def tour(
         print(f"{stop.name:28} {stop.outcome}")
     print(f"\nThe tour is in {done.page}")
     return answers.FAILED if done.failed else 0
+
+
+def compare(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECORD RECORD...", help="As `gaussmark list records` names them, or folders."
+        ),
+    ],
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page with the figures, too.")
+    ] = None,
+    records: Records = None,
+) -> None:
+    """Show runs of a notebook side by side: parameters that differ, and findings with intervals.
+
+    Example: gaussmark compare reference/quality reference/quality_smollm2 --html compare.html
+    """
+    from gaussmark_lib.workbench.sweeps.comparison import compare
+
+    comparison = compare(names, records)
+    tables = {"parameters that differ": comparison.parameters, "findings": comparison.findings}
+    for heading, table in tables.items():
+        print(f"\n{heading}")
+        for quantity, values in table.iterrows():
+            print(f"  {quantity}")
+            for name, value in values.items():
+                print(f"    {name:32}  {answers.visible(value)}")
+    if html:
+        print(f"\nThe page is {comparison.save(html)}")
 
 
 def _values(

@@ -92,7 +92,7 @@ def table(
     shape = top_p, temperature
     key = Key.load(key_file)
     wm = key.watermark  # refuses an unbound key before the model is loaded
-    tested = schemes.named(wm, key, [scheme])[scheme]
+    [(scheme, tested)] = schemes.named(wm, key, [scheme]).items()  # without its module
     lm = models.load(model)
     rows = []
     for kind in tqdm(kinds or default_kinds(lm), "predicting", leave=False, disable=None):

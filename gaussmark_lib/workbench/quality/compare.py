@@ -129,16 +129,23 @@ def sizes(changes: pd.DataFrame) -> str:
     return f"{n_keys} keys × {in_words}"
 
 
-def sentence(changes: pd.DataFrame, measure: str) -> str:
-    """Say in a sentence how GaussMark changes a measure, or that the measure is blind."""
+def sentence(changes: pd.DataFrame, measure: str, quantity: str = "change") -> str:
+    """Say how GaussMark changes a measure, or that the measure is blind. The ``quantity`` names
+    what the column ``change`` holds, with its unit.
+    """
     rows = changes[changes["measure"] == measure]
     of_strong = rows[rows["model"] == STRONG]
-    by_strong = f"The strong mark changes it by {mean_change(of_strong)}"
     if measure not in seen(of_strong):
-        return f"**{measure}: blind.** {by_strong}, so this measure says nothing about GaussMark."
+        return (
+            f"**{measure}: blind.** Under the strong mark, the mean {quantity} is"
+            f" {mean_change(of_strong)}. So this measure does not see the strong mark, and it says"
+            " nothing about GaussMark."
+        )
     of_gaussmark = rows[rows["model"] == GAUSSMARK]
-    by_gaussmark = f"GaussMark changes it by {mean_change(of_gaussmark)} ({sizes(of_gaussmark)})"
-    return f"**{measure}**: {by_gaussmark}. {by_strong}."
+    return (
+        f"**{measure}**: under GaussMark, the mean {quantity} is {mean_change(of_gaussmark)}"
+        f" ({sizes(of_gaussmark)}). Under the strong mark, the mean is {mean_change(of_strong)}."
+    )
 
 
 def share_of_strong(changes: pd.DataFrame, measures: Sequence[str]) -> stats.Estimate:

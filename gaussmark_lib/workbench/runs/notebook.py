@@ -2,7 +2,8 @@
 share.
 
     id    = SHA-256 over (cells' sources, all parameter values, the code that the cells use, the
-            files and folders that parameters in ``parameters.PATHS`` name), 12 digits
+            files and folders that parameters in ``parameters.PATHS`` name, the files of modules
+            that lists name, as in ``["my_module:my scheme"]``), 12 digits
     code  = SHA-256 over the code of all modules that the cells import, directly or not: of the
             library (except ``OUTSIDE``), of the experiments and next to the notebook; over the
             files of the embedded model; and, if the corpus is read, over its packages' versions
@@ -15,6 +16,7 @@ figure, comment, docstring or line break discards none. A file is read once per 
 
 import ast
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -28,6 +30,7 @@ from typing import Any
 import gaussmark_lib
 from gaussmark_lib import files
 from gaussmark_lib.engine import corpus, packages
+from gaussmark_lib.engine.registry import module_of
 from gaussmark_lib.errors import GaussMarkError, ParameterError, shown
 from gaussmark_lib.workbench import words
 from gaussmark_lib.workbench.runs import parameters
@@ -260,10 +263,14 @@ def inputs_of(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """Return parameter name → hash of the file or folder that its value names.
 
     A value names a path relative to ``folder``, or the model or text of an installed package. The
-    hash of a file is its SHA-256. If the judge is an endpoint, its address and model are added.
+    hash of a file is its SHA-256. If the judge is an endpoint, its address and model are added. So
+    are the files of the modules that register a scheme or an edit in a list
+    (``engine.registry``), without the modules that these import.
     """
     paths = {}
     for name, value in values.items():
+        if isinstance(value, list):
+            paths |= _files_of_modules(value, folder)
         if not parameters.is_path(name):
             continue
         if value in packages.MODELS:
@@ -282,6 +289,27 @@ def inputs_of(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
     if values.get("judge") == "endpoint":
         inputs["judge"] = str([os.environ.get(name) for name in JUDGE])
     return inputs
+
+
+def _files_of_modules(names: list[Any], folder: Path) -> dict[str, Path]:
+    """Module → file, of the modules that these names ask for, as a notebook in ``folder`` finds
+    them.
+    """
+    paths = {}
+    for module in map(module_of, names):
+        if module is None:
+            continue
+        beside = _file(module, folder)  # the kernel works in the notebook's folder
+        if beside.is_file():
+            paths[module] = beside
+            continue
+        try:
+            spec = importlib.util.find_spec(module)
+        except (ImportError, ValueError):  # its package is missing; the run will say so
+            continue
+        if spec is not None and spec.has_location:
+            paths[module] = Path(spec.origin)
+    return paths
 
 
 def _of_path(path: Path) -> str:

@@ -1,5 +1,5 @@
 """Many runs on many processes or machines: a notebook over a grid of parameters (a sweep), or all
-notebooks (the tour).
+notebooks (the tour); and several runs side by side.
 
     done = sweeps.sweep("02", {"sigma": [0.05, 0.1], "seed": [0, 1]})
     done.results, done.failed, done.dir
@@ -16,6 +16,7 @@ where the id is a hash of the ids of its runs.
 ``grid``        the grid: the values to try, and the runs that they span
 ``jobs``        runs at the same time, here or on other machines, and how each of them ended
 ``tables``      the tables of a sweep, made only from its records
+``comparison``  several runs side by side: parameters, findings, figures
 ``tour``        all numbered notebooks with their defaults, and a page about them
 ==============  ==========================================================================
 

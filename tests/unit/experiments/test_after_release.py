@@ -15,6 +15,7 @@ from gaussmark_lib import gradients, likelihood, perturb, score
 from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.release import attacks, provenance, served
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.stats import Estimate
 from gaussmark_lib.workbench.pairs import Pairs
 
 SIGMA = 0.05
@@ -208,9 +209,31 @@ def test_an_engine_that_finds_other_keys_or_false_alarms_stops_the_run():
 def test_an_engines_figure_has_both_controls_and_the_forecast():
     means = after_release.means_by_engine(by_engine())
     named = means.groupby("what")["value"].mean()
-    assert named["marked file, its key"] == pytest.approx(3, abs=0.2)
+    assert named["watermarked file, its key"] == pytest.approx(3, abs=0.2)
     assert named["forecast"] == pytest.approx(2)
-    for control in ("marked file, another key", "unmarked file, the key"):
+    for control in ("watermarked file, another key", "plain file, the key"):
         assert abs(named[control]) < 0.2
     figure = after_release.figure_by_engine(by_engine(), "smollm2")
     assert "30 keys for each file type" in " ".join(text.get_text() for text in figure.texts)
+
+
+def test_forecasts_are_worded_with_the_attacks_whose_predictions_differ():
+    none = after_release.worded_forecasts({}, None)
+    assert none.endswith("no attack has two predictions that differ by more than 5%.")
+    quotient = Estimate(0.9, 0.8, 1.0, 3)
+    some = after_release.worded_forecasts({"4 bits": quotient, "3 bits": quotient}, quotient)
+    assert "differ by more than 5% for 4 bits, 3 bits." in some
+    assert some.endswith(f"{quotient}** releases (4 bits {quotient}; 3 bits {quotient}).")
+
+
+def test_greedy_texts_are_called_undecided_only_if_the_interval_holds_a_half_and_all():
+    wide = after_release.worded_greedy(Estimate(3.0, -24.7, 30.7, 3))
+    assert wide.endswith("so these pairs do not decide between them.")
+    for low, high in ((0.4, 0.7), (0.6, 1.2), (float("nan"), float("nan"))):
+        narrow = after_release.worded_greedy(Estimate(0.65, low, high, 60))
+        assert narrow.endswith("n = 60 pairs.")
+
+
+def test_one_step_of_fine_tuning_is_named_in_the_singular():
+    made = after_release.attacks_on(LM, WM, TRAINING, [1, 2], lr=1e-3, batch_size=2)
+    assert {"fine-tuned, 1 step", "fine-tuned, 2 steps"} <= {*made}

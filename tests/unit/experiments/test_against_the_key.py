@@ -13,6 +13,7 @@ from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.attacks import askers, learning
 from gaussmark_lib.beyond.joint import public
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.stats import Estimate
 from gaussmark_lib.workbench.pairs import Pairs, marked_and_plain
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
@@ -109,3 +110,12 @@ def test_a_keys_rate_follows_from_the_cosines_alone():
     assert row["n"] == 40
     over_keys = (table["value"] * norm.pdf(table["z0"])).groupby(table["level"]).sum()
     assert over_keys["0.01"] == pytest.approx(0.01, rel=0.15)
+
+
+def test_an_unrelated_key_gets_a_caution_only_if_its_interval_excludes_0():
+    caution = key.noted(Estimate(0.4, 0.1, 0.8, 8), 1)
+    assert caution.startswith(" The second interval excludes 0.")
+    assert "a single unrelated key:" in caution
+    assert "only 2 unrelated keys:" in key.noted(Estimate(-1, -2, -0.1, 8), 2)
+    for low, high in ((-0.1, 0.8), (float("nan"), float("nan"))):
+        assert key.noted(Estimate(0.4, low, high, 8), 1) == ""

@@ -253,6 +253,20 @@ def test_each_carrier_has_both_quantities():
     assert of_own["high"].gt(0.9).all()
 
 
+def test_sentences_about_cells_follow_the_data():
+    cells = pd.DataFrame(
+        {"weight": ["a.0.x", "a.1.x", "a.1.x"], "psi": [2.0, 3.0, 9.0], "delta": [0.04, 0.9, 50.0]}
+    )
+    said = layer_sigma_sweep.human_costs_in_words(cells)
+    assert "by 0.0100 (0.x) to 0.1000 (1.x) nats per token" in said
+    said = layer_sigma_sweep.human_costs_in_words(cells.assign(psi=9.0))
+    assert said == "No cell has a measured ψ from 1 to 4."
+    said = layer_sigma_sweep.spread_in_words(stats.Estimate(0.4, 0.1, 1.8, 4), 10)
+    assert said.endswith("is 40% of its mean (10% to 180%, n = 4 weights).")
+    too_few = stats.Estimate(np.nan, np.nan, np.nan, 1)
+    assert "too few" in layer_sigma_sweep.spread_in_words(too_few, 10)
+
+
 def test_a_map_shows_sigma_where_each_weight_has_its_own(written):
     shared = layer_sigma_sweep.detected(CELLS, written, 0.05)
     own = shared.assign(sigma=[0.1, 0.5, 0.2, 0.9], predicted_psi=[1.0, 4.0, 0.999, 4.002])

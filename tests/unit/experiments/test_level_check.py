@@ -99,6 +99,11 @@ def test_the_published_ways_count_what_each_threshold_lets_through(lm, cut):
     above = (moved[6:] >= moved[:6].max()).mean()
     assert share.loc[empirical, "human text: alarms at 5%"] == above
     assert values.groupby(["way", "kind"]).size()[empirical].to_dict() == {"human": 6, "marked": 12}
+    figure = level_check.draw_published(ways, "")
+    rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(set(rows)) == 4
+    assert rows[-1] == "the same, threshold from human texts"
+    assert figure.axes[1].get_title() == "watermarked text: detected at level .1%"
 
 
 def test_alarms_are_counted_by_kind_and_over_all():

@@ -128,6 +128,26 @@ def test_the_exchange_rate_and_its_slope_over_the_sizes_of_matrices():
     assert slope.n == 400
 
 
+def test_the_widths_over_keys_are_measured_and_compared_with_theory():
+    rng = np.random.default_rng(0)
+    scales = {"standard": 1.0, "too wide": 1.5}
+    tables = []
+    for text, scale in scales.items():
+        psi = scale * rng.standard_normal(400)
+        columns = {"text": text, "psi": psi, "inner": 0.1 * 20 * psi, "grad_norm": 20.0}
+        tables.append(pd.DataFrame(columns))
+    widths = motivation.widths(pd.concat(tables, ignore_index=True), 0.1)
+    assert widths["text"].tolist() == list(scales)
+    assert widths["inner_theory"].tolist() == pytest.approx([2.0, 2.0])
+    assert widths["inner"].tolist() == pytest.approx(2 * widths["value"], rel=0.01)
+    standard, too_wide = widths.itertuples()
+    assert standard.low < 1 < standard.high
+    assert 1.3 < too_wide.low < 1.5 < too_wide.high
+    in_words = motivation.widths_in_words(widths)
+    assert "1 of the 2 intervals contains 1" in in_words
+    assert f"too wide {too_wide.value:.2f} ({too_wide.low:.2f} to" in in_words
+
+
 def test_a_record_that_is_not_there_is_named():
     with pytest.raises(GaussMarkError, match="got 'motivation_of_nothing'"):
         motivation.by_size(pd.DataFrame(), 10, ["motivation_of_nothing"])

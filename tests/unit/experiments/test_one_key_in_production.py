@@ -100,7 +100,7 @@ def test_power_and_what_is_kept_by_files_of_a_simulated_kind():
     table = table.assign(kind="any", usual=s, file=np.arange(len(psi)) % 50)
     power = production.power_by_kind(table).set_index("test")
     expected = norm.sf(production.TAU - s * m)  # an innovation is N(s·m, 1)
-    for test in ("innovation", "innovation, if as new as human text"):
+    for test in ("innovation", "innovation, with the residual of human text"):
         assert power["value"][test] == pytest.approx(expected, abs=0.01)
     assert (power["n"] == 50).all(), "files, not texts"
     kept = production.share_kept(table)
@@ -160,4 +160,6 @@ def test_two_texts_are_chosen_by_their_cosine_and_the_line_is_told():
     assert production.kind_of_pairs({"licences": K, "source": unlike}) == "source"
     said = production.after_a_high_one(np.array([[2.0, 1.0], [0.5, 3.0]]), 0.8)
     assert said.startswith("1 of the 2 keys have ψ₁ above 1, on average 2.00. For these keys, ψ₂")
-    assert said.endswith("on average 1.00; the line predicts 1.60. At ψ₁ = 3 it predicts 2.4.")
+    assert said.endswith(
+        "on average 1.00; the line predicts 1.60. At ψ₁ = 3, the line predicts 2.4."
+    )

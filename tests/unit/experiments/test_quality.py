@@ -195,9 +195,34 @@ def test_rates_are_told_from_the_smallest_to_the_largest():
         for i, value in enumerate(of_text)
     ]
     said = quality.rates_in_words(pd.DataFrame(rows))
-    assert "**0.90** to **1.20** times the predicted price on the model's own text" in said
-    assert "1 + cv² = 1.00 to 1.10" in said
-    assert said.endswith("than on the model's own for 1 of 2 weights.")
+    assert "On the model's own text, it is **0.90** to **1.20**" in said
+    assert "On human text, it is **0.50** to **1.30**" in said
+    assert "1 + cv², which is 1.00 to 1.10" in said
+    assert said.endswith("than on the model's own text is 1 of 2.")
+
+
+def test_the_table_of_costs_has_every_measure_beside_the_strong_mark():
+    rng = np.random.default_rng(0)
+    keys = np.arange(80) % 8
+    means = {
+        ("cross-entropy", compare.GAUSSMARK): 0.1,
+        ("cross-entropy", compare.STRONG): 0.9,
+        ("spelling", compare.GAUSSMARK): -0.1,
+        ("spelling", compare.STRONG): 0.0,
+    }
+    changes = pd.concat(
+        compare.changes(measure, model, keys, mean + rng.normal(0, 0.05, size=80))
+        for (measure, model), mean in means.items()
+    )
+    price, spelling = quality.cost_table(changes).to_dict("records")
+    assert price["mean of"].endswith("human text (nats per token)")
+    assert spelling["mean of"] == "change of accuracy in spelling"
+    ours = changes[(changes["measure"] == "cross-entropy") & (changes["model"] == "GaussMark")]
+    expected = compare.mean_change(ours)
+    assert (price["GaussMark"], price["low"], price["n"]) == (expected.value, expected.low, 80)
+    assert price["strong mark"] == pytest.approx(0.9, abs=0.02)
+    seen = [row["sees the strong mark"] for row in (price, spelling)]
+    assert seen == ["yes", "no: blind"]
 
 
 BASE = {"easy": pd.Series([1.0, 1.0, 1.0, 0.0]), "hard": pd.Series([1.0, 0.0, 0.0, 0.0])}

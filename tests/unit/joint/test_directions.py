@@ -91,3 +91,19 @@ def test_a_stream_by_terms_is_the_stream(monkeypatch, architecture, dropped, sid
     rounding = closeness.of_sum(torch.float32, wm.on(model).linear.value().numel())
     for name in ("psi", "innovation", "residual", "log_e", "grad_norm"):
         np.testing.assert_allclose(table[name], whole[name], rtol=1e-6, atol=rounding)
+
+
+def test_the_direction_in_several_wide_weights_is_in_all_of_them(model, wide):
+    names = tiny_models.WEIGHTS["llama"][:2]
+    sigmas = [0.1, 0.3]
+    X = tiny_models.random_ids(np.random.default_rng(3), 4)
+    Y = tiny_models.random_ids(np.random.default_rng(4), 9)
+    several = Watermark(names, sigmas)
+    [gradient] = gradients.gradients(model, X, Y, several, form=directions.form)
+    u = directions.kept(gradient)
+    parts = []
+    for name, sigma in zip(names, sigmas, strict=True):
+        [alone] = gradients.gradients(model, X, Y, Watermark(name, 1.0))
+        parts.append(sigma * alone.G.flatten())
+    expected = torch.cat(parts)
+    torch.testing.assert_close(u, expected / expected.norm(), rtol=1e-4, atol=1e-6)

@@ -23,8 +23,9 @@ def test_a_measure_that_misses_the_strong_mark_is_blind():
     gaussmark = changes(GAUSSMARK, 0.01, seed=1)
     both = pd.concat([gaussmark, changes(STRONG, 0.4, seed=2)])
     assert compare.seen(both) == ["toy"]
-    assert "**toy**: GaussMark changes it by" in compare.sentence(both, "toy")
-    assert "(8 keys × 10)" in compare.sentence(both, "toy")
+    said = compare.sentence(both, "toy", "change of the toy (cm)")
+    assert said.startswith("**toy**: under GaussMark, the mean change of the toy (cm) is")
+    assert "(8 keys × 10)" in said
     missed = pd.concat([gaussmark, changes(STRONG, 0.0, seed=2)])
     assert compare.seen(missed) == []
     assert compare.sentence(missed, "toy").startswith("**toy: blind.**")

@@ -145,3 +145,29 @@ def test_far_in_the_tail_it_lies_between_one_spans_chance_and_bonferronis_bound(
     spread = math.sqrt((len(spans) * stats.norm.sf(9.0) / p - 1) / scan.N_DRAWS)
     again = scan.maximum_p(9.0, A, np.random.default_rng(2))
     assert p == pytest.approx(again, rel=6 * spread, abs=0)
+
+
+@pytest.mark.parametrize("rank_dropped", [0, 2])
+def test_several_weights_with_a_sigma_each(model, rank_dropped):
+    """Each span by the formula for several weights, from gradients of the whole model."""
+    names = ["model.layers.1.self_attn.q_proj.weight", WM.weight]
+    several = Watermark(names, [0.02, 0.3], rank_dropped)
+    [prompt] = tiny_models.random_ids(np.random.default_rng(5), 4)
+    [response] = tiny_models.random_ids(np.random.default_rng(6), 9)
+    table = tracing.scan(model, [prompt], [response], several, KEYS, block=3)
+    placed = several.on(model)
+    largest = dict.fromkeys(KEYS, -math.inf)
+    for start in (0, 3, 6):
+        for end in range(start + 3, 10, 3):
+            gradients = [gradient_of(model, prompt, response, start, end, name) for name in names]
+            if rank_dropped:
+                gradients = [P(G) for P, G in zip(placed.projectors, gradients, strict=True)]
+            lengths = [sigma * G.norm() for sigma, G in zip((0.02, 0.3), gradients, strict=True)]
+            for key in KEYS:
+                xis = perturb.noise(model, several, key)
+                products = [(xi.double() * G).sum() for xi, G in zip(xis, gradients, strict=True)]
+                psi = (sum(products) / math.hypot(*lengths)).item()
+                largest[key] = max(largest[key], psi)
+    np.testing.assert_allclose(table["psi"], list(largest.values()), rtol=1e-4)
+    whole = score.score(model, [prompt], [response], several, KEYS)
+    np.testing.assert_allclose(table["whole_psi"], whole["psi"], rtol=1e-4)

@@ -1,0 +1,100 @@
+"""Several runs side by side."""
+
+import pandas as pd
+import pytest
+
+from gaussmark_lib import files
+from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.stats import Estimate
+from gaussmark_lib.workbench import claims
+from gaussmark_lib.workbench.cli import main
+from gaussmark_lib.workbench.sweeps.comparison import MISSING, compare
+
+
+def a_record(root, name, sigma, value, **extra):
+    folder = root / "robustness" / name
+    (folder / "figures").mkdir(parents=True)
+    finding = claims.finding(
+        "ψ < its law", Estimate(value, value - 0.1, value + 0.1, 300), most=2, law=2.0
+    )
+    times = {"started": "2026-01-02T03:04", "finished": "2026-01-02T03:05", "seconds": 60}
+    files.write_json(folder / "params.json", {"model": "doclm", "sigma": sigma, "<b>": 1} | extra)
+    files.write_json(folder / "results.json", {"claims": [finding.row()], "cost": value})
+    files.write_json(folder / "status.json", {"status": "complete"} | times)
+    (folder / "figures" / "edits.png").write_bytes(b"picture of " + name.encode())
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path):
+    a_record(tmp_path, "aaa", 0.1, 1.0)
+    a_record(tmp_path, "bbb", 0.2, 1.5, more=[1, 2])
+    return tmp_path
+
+
+NAMES = ["robustness/aaa", "robustness/bbb"]
+
+
+def test_only_parameters_that_differ_are_shown(root):
+    table = compare(NAMES, root).parameters
+    assert table.index.tolist() == ["sigma", "more"]
+    assert table.loc["sigma"].tolist() == ["0.1", "0.2"]
+    assert table.loc["more"].tolist() == [MISSING, "1, 2"]
+
+
+def test_findings_stand_side_by_side_with_intervals_and_outcomes(root):
+    findings = compare(NAMES, root).findings
+    assert findings.loc["ψ < its law"].tolist() == [
+        "1.00 (0.90 to 1.10), n = 300: held, but differs from 2",
+        "1.50 (1.40 to 1.60), n = 300: held, but differs from 2",
+    ]
+
+
+def test_the_page_has_everything_and_escapes_what_runs_wrote(root, tmp_path):
+    page = compare(NAMES, root).save(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 2
+    assert "ψ &lt; its law" in page
+    assert "<b>" not in page
+    assert page.index("Parameters that differ") < page.index("Findings") < page.index("Figures")
+    with pytest.raises(GaussMarkError, match="cannot write"):
+        compare(NAMES, root).save(tmp_path / "no folder" / "page.html")
+
+
+def test_references_of_two_models_can_be_compared():
+    records = files.ROOT / "papermill_runs"
+    comparison = compare(["reference/quality", "reference/quality_smollm2"], records)
+    assert comparison.parameters.loc["model"].tolist() == ["doclm", "smollm2"]
+    assert isinstance(comparison.numbers, pd.DataFrame)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["robustness/aaa"], "at least two records"),
+        (["robustness/aaa", "robustness/aaa"], "same name twice"),
+        (["robustness/aaa", "robustness/aab"], "did you mean robustness/aaa"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(root, names, message):
+    with pytest.raises(GaussMarkError, match=message):
+        compare(names, root)
+
+
+def test_records_of_two_notebooks_are_refused(root):
+    other = root / "quality" / "ccc"
+    other.mkdir(parents=True)
+    files.write_json(other / "params.json", {"n_judged": 3})
+    files.write_json(other / "results.json", {})
+    files.write_json(other / "status.json", {"status": "complete"})
+    with pytest.raises(GaussMarkError, match="no parameter in common"):
+        compare(["robustness/aaa", "quality/ccc"], root)
+
+
+def test_the_command_prints_the_tables_and_names_its_page(root, capsys, tmp_path):
+    page = tmp_path / "c.html"
+    assert main(["compare", *NAMES, "--records", str(root), "--html", str(page)]) == 0
+    printed = capsys.readouterr().out
+    assert "parameters that differ\n  sigma\n" in printed
+    assert "1.50 (1.40 to 1.60), n = 300" in printed
+    assert str(page) in printed
+    assert page.exists()
