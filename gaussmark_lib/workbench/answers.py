@@ -89,7 +89,7 @@ def answer(
         for name, estimate_of_record in estimates.items()
         if estimate_of_record is not None
     }
-    return _listed(found, _in_words(estimate, options), model)
+    return listed(found, _in_words(estimate, options), model)
 
 
 def sentences(
@@ -106,7 +106,7 @@ def sentences(
     for run in runs.references(notebook):
         if all(has_table(run, name) for name in tables):
             found[title(run)] = words(**{name: run.table(name) for name in tables})
-    return _listed(found, words(**tables), model)
+    return listed(found, words(**tables), model)
 
 
 def has_table(run: Run, name: str) -> bool:
@@ -114,8 +114,14 @@ def has_table(run: Run, name: str) -> bool:
     return (run.dir / f"{name}.parquet").exists()
 
 
-def _listed(found: Mapping[str, str], here: str, model: str) -> Markdown:
-    """A list: what the record of each model says, and then what this run says."""
+def listed(found: Mapping[str, str], here: str, model: str) -> Markdown:
+    """Return a list: what the record of each model says, and then what this run says.
+
+    Args:
+        found: name of a record's model → its sentences.
+        here: sentences of this run.
+        model: the name of this run's model.
+    """
     lines = [f"- **{name}** (reference): {said}" for name, said in found.items()]
     this_run = f"{THIS_RUN} ({model})" if model else THIS_RUN
     return Markdown("\n".join([*lines, f"- {this_run}: {here}"]))

@@ -484,7 +484,7 @@ def draw_needed(lengths: pd.DataFrame, notebook: str, level: float, caption: str
         caption=f"this run: {caption}",
         ylabel="tokens (logarithmic axis)",
         yscale="log",
-        ylim=(4, 3 * drawn["value"].max()),
+        ylim=(4, 5 * drawn["value"].max()),
     )
     for axes in figure.axes:
         for container in axes.containers:  # the points of a run
@@ -496,7 +496,8 @@ def draw_needed(lengths: pd.DataFrame, notebook: str, level: float, caption: str
                 offset = {"xytext": (8, 0), "textcoords": "offset points", "va": "center"}
                 axes.annotate(word, (right_end, y), fontsize="small", **offset)
         style.few_log_ticks(axes.xaxis)
-        axes.get_legend() and axes.get_legend().remove()  # the panels' titles say it
+        if axes.get_legend():
+            axes.get_legend().remove()  # the panels' titles say it
     return figure
 
 
@@ -568,7 +569,9 @@ def in_tokens(
             " so their ratio says nothing."
         )
     if min(ratio.n for ratio in times.values()) < FEW_PAIRS:
-        sentences.append("With so few pairs, the ratios are imprecise; compare the curves.")
+        sentences.append(
+            "With so few pairs, the ratios are imprecise; see the intervals in the figure."
+        )
     return " ".join(sentences)
 
 
@@ -763,6 +766,14 @@ def draw_ways(ways: pd.DataFrame, notebook: str, caption: str) -> Figure:
         ylim=(-0.02, 1.02),
         ylabel="share of texts detected at level 0.01",
     )
+    # one legend, of all ways: a run need not have each
+    handles = {}
+    for axes in figure.axes:
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        if axes.get_legend():
+            axes.get_legend().remove()
+    beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+    figure.axes[-1].legend(handles.values(), handles.keys(), **beside)
     return record.save_figure(figure, "ways")
 
 

@@ -20,8 +20,9 @@ divided by its mean.
 
 import hashlib
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -29,9 +30,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
+from IPython.display import HTML, Markdown
 from matplotlib.figure import Figure
 
 from gaussmark_lib import (
+    divergence,
     files,
     generate,
     likelihood,
@@ -44,11 +48,13 @@ from gaussmark_lib import (
 )
 from gaussmark_lib.beyond import schemes
 from gaussmark_lib.beyond.schemes import GaussMark
+from gaussmark_lib.engine.arithmetic import wide
+from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.workbench import claims, record
+from gaussmark_lib.workbench import answers, claims, record, runs
 from gaussmark_lib.workbench.begin import pilot_prompts
 from gaussmark_lib.workbench.pairs import Pairs, under_own_keys
 from gaussmark_lib.workbench.plots.panels import panels
@@ -66,7 +72,31 @@ from gaussmark_lib.workbench.quality.compare import (
     GAUSSMARK,
     STRONG,
 )
+from gaussmark_lib.workbench.runs.folder import Run
+from gaussmark_lib.workbench.words import number
 
+NOTEBOOK = "05_quality"
+TYPICAL_PSI = 4.0  # finds 95% of the texts at a level of 0.01
+TYPICAL_LENGTHS = (100, 500, 2_000)
+RISE = "rise of the cross-entropy on human text"
+# finding → (words, factor): what the closing sentences say of it
+COSTS = {
+    RISE: ("human text costs", 1),
+    "points of accuracy that GaussMark adds, over the benchmarks that can lose some": (
+        "the accuracy in benchmarks changes by, in points,",
+        1,
+    ),
+    "share of the strong mark's change of accuracy, over the tasks that see it": (
+        "the change of accuracy divided by the strong mark's is",
+        1,
+    ),
+    "classifier's accuracy above chance": (
+        "a classifier without the key is above chance by, in points,",
+        100,
+    ),
+    "win rate above one half": ("the judge's win rate minus one half is, in points,", 100),
+}
+FEWEST_ITEMS = 30
 ABOVE_CHANCE = 0.15  # accuracy above chance that the base model needs for a loss to show
 Asked = harness.Asked | benchmarks.Asked
 # Of measures that are not tasks: what their column ``change`` holds, with its unit.
@@ -266,7 +296,7 @@ def likelihoods(
     return base, pd.concat(tables, ignore_index=True)
 
 
-def answers(
+def answers_of(
     lm: models.LM,
     marks: dict[str, Scheme],
     keys: Sequence[Key],
@@ -706,6 +736,63 @@ def cost_table(changes: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def with_references(changes: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
+    """Return ``compare.summary`` of some measures, of the notebook's records and of this run, with
+    the column ``run``. A record that has no more items than this run is left out of a measure.
+    """
+    here = compare.summary(changes[changes["measure"].isin(measures)])
+    n_here = here.groupby("measure")["n"].max()
+
+    def larger(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+        is_larger = table["n"] > table["measure"].map(n_here)  # also False without the measure
+        return table[is_larger]
+
+    return answers.beside(here, NOTEBOOK, "quality", larger)
+
+
+def in_all_runs(changes: pd.DataFrame, measures: Sequence[str], model: str) -> Markdown:
+    """Say how GaussMark changes some measures in each record, and in this run with its model."""
+    table = with_references(changes, measures)
+    recorded = table[table["run"] != answers.THIS_RUN]
+    found = {name: _means_in_words(of_run) for name, of_run in recorded.groupby("run", sort=False)}
+    here = " ".join(in_words(changes, measure) for measure in measures)
+    return answers.listed(found, here, model)
+
+
+def _means_in_words(means: pd.DataFrame) -> str:
+    """The means of GaussMark and of the strong mark by each measure of a record's summary."""
+    sentences = []
+    for measure, rows in means.groupby("measure", sort=False):
+        by_model = rows.set_index("model")
+        ours = _estimate(by_model.loc[GAUSSMARK])
+        strong = _estimate(by_model.loc[STRONG])
+        is_blind = not by_model.loc[STRONG, "differs"]
+        blind = " So the measure is blind." if is_blind else ""
+        sentences.append(
+            f"under GaussMark, the mean {quantity(measure)} is **{ours}**. Under the strong mark,"
+            f" the mean is {strong}.{blind}"
+        )
+    return " ".join(sentences)
+
+
+def _estimate(row: pd.Series) -> stats.Estimate:
+    return stats.Estimate(row["value"], row["low"], row["high"], int(row["n"]))
+
+
+def under_strong(changes: pd.DataFrame, measure: str) -> Callable[[Run], stats.Estimate | None]:
+    """Return a function from a record to its mean change of a measure under the strong mark; None
+    if the record has no more items than this run.
+    """
+    table = with_references(changes, [measure]).query("model == @STRONG")
+    by_run = table.set_index("run")
+
+    def of_record(run: Run) -> stats.Estimate | None:
+        name = answers.title(run)
+        return _estimate(by_run.loc[name]) if name in by_run.index else None
+
+    return of_record
+
+
 def figure(
     changes: pd.DataFrame,
     name: str,
@@ -713,22 +800,221 @@ def figure(
     caption: str,
     title: str,
 ) -> Figure:
-    """Draw the mean change of each of these measures, a row per model. Save it in the record as
-    ``name``. The caption ends with keys × items.
+    """Draw the mean change of each of these measures, a row per model, of the notebook's records
+    and of this run. Save it in the record as ``name``. The caption ends with keys × items.
     """
     rows = changes[changes["measure"].isin(measures)]
-    table = compare.summary(rows)
+    table = with_references(changes, measures)
     has_panels = len(measures) > 1  # a single measure is the axis of a single panel
+    sizes = f"{compare.sizes(rows)} per contender"
     drawn = panels(
         table.assign(measure=table["measure"].map(quantity)),
         "model",
+        by="run",
         panel="measure" if has_panels else None,
         at={"no change": 0},
         ylabel="mean over items" if has_panels else quantity(measures[0]),
         title=title,
-        caption=f"{caption}; {compare.sizes(rows)} per contender; 95% intervals, clustered by key",
+        caption=f"this run: {caption}; {sizes}; 95% intervals, clustered by key",
     )
     return record.save_figure(drawn, name)
+
+
+def draw_tasks(answered: pd.DataFrame, caption: str) -> Figure:
+    """Draw how GaussMark and the strong mark change the accuracy in each task, in points, one panel
+    per run: a record has other tasks than this run.
+    """
+
+    def of_tasks(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+        return table[table["measure"].isin(run.table("tasks")["task"])]
+
+    table = answers.beside(compare.summary(answered), NOTEBOOK, "quality", of_tasks)
+    table = table[table["model"].isin([GAUSSMARK, STRONG])]
+    ends = ["value", "low", "high"]
+    table[ends] = 100 * table[ends]
+    tasks_of_runs = table["measure"].str.replace("_", " ")
+    drawn = panels(
+        table.assign(task=tasks_of_runs),
+        "task",
+        by="model",
+        panel="run",
+        at={"no change": 0},
+        ylabel="change of accuracy, in points (percent of the items)",
+        title="How many points of accuracy does a mark cost?",
+        caption=f"this run: {caption}; {compare.sizes(answered)} per mark; 95% intervals, "
+        "clustered by key",
+        sharey=False,
+    )
+    return record.save_figure(drawn, "tasks")
+
+
+def churn_in_words(tasks: pd.DataFrame) -> str:
+    """Word the answers that GaussMark changes in each task, and whether the comparison would show a
+    loss of 5 points.
+    """
+    sentences = []
+    for row in tasks.to_dict("records"):
+        changed = row["lost"] + row["gained"]
+        power = row["power for 5 points"]
+        shows = "probably yes" if power >= 0.8 else "not reliably"
+        sentences.append(
+            f"{row['task']}: **{changed / row['items']:.0%}** of {row['items']:,} answers change"
+            f" ({row['lost']} lost, {row['gained']} gained). Would it show a loss of 5 points?"
+            f" {shows} (power {power:.2f})."
+        )
+    return " ".join(sentences)
+
+
+@torch.no_grad()
+def temperature_prices(
+    lm: models.LM, passages: Texts, temperatures: Sequence[float], batch_size: int = 4
+) -> pd.DataFrame:
+    """Return what sampling at a temperature τ costs: the mean of KL(p_τ ‖ p) over the places of
+    human passages, where p is the model's next token and p_τ ∝ p^(1/τ). Columns: ``temperature,
+    value, low, high, n``, nats per token. It is the price to compare with ψ²/(2T), also a KL.
+    """
+    nats = []  # (passages, temperatures)
+    for batch in in_lists(passages, batch_size):
+        # the first token has no prediction without a prompt, so it is the prompt
+        pairs = [(ids[:1], ids[1:]) for ids in batch]
+        inputs, is_token = divergence.laid_out(lm.model, pairs)
+        log_p = wide(divergence.logits(lm.model, inputs, is_token.shape[1])).log_softmax(-1)
+        n_tokens = is_token.sum(-1)
+        of_batch = []
+        for temperature in temperatures:
+            log_q = (log_p / temperature).log_softmax(-1)  # (batch, places, vocabulary)
+            kl = (log_q.exp() * (log_q - log_p)).sum(-1)
+            of_batch.append((kl * is_token).sum(-1) / n_tokens)
+        nats.append(torch.stack(of_batch, dim=-1))
+    by_passage = torch.cat(nats).double().cpu().numpy()
+    rows = [
+        {"temperature": temperature, **stats.interval(column).row()}
+        for temperature, column in zip(temperatures, by_passage.T, strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def temperatures_in_words(temperature: pd.DataFrame) -> str:
+    """Word the price of each temperature, and the length at which ψ = 4 costs as much."""
+    parts = []
+    for row in temperature.itertuples():
+        as_long = TYPICAL_PSI**2 / (2 * row.value)  # ψ²/(2T) solved for T
+        parts.append(
+            f"temperature {row.temperature:g} costs {row.value:.3f} ({row.low:.3f} to"
+            f" {row.high:.3f}) nats per token, as much as ψ = {TYPICAL_PSI:g} in a text of"
+            f" {as_long:,.0f} tokens"
+        )
+    return f"{'; '.join(parts)}."
+
+
+def at_a_glance() -> HTML:
+    """Return a table: what a mean ψ of 4 costs by the law ψ²/(2T), for texts of several lengths.
+    For each record of the notebook, it has the law times the measured exchange rate on human text,
+    and, if the record has the prices of temperatures, the temperature that costs as much.
+    """
+    laws = [stats.predicted_price(TYPICAL_PSI, n) for n in TYPICAL_LENGTHS]
+    table = {
+        "tokens of a text, T": [f"{n:,}" for n in TYPICAL_LENGTHS],
+        f"price of ψ = {TYPICAL_PSI:g}: ψ²/(2T), nats per token": [f"{x:.3f}" for x in laws],
+        "perplexity is multiplied by": [f"{np.exp(x):.3f}" for x in laws],
+    }
+    for run in runs.references(NOTEBOOK):
+        name = answers.title(run)
+        rate = human_rate(run)
+        if rate is not None:
+            heading = f"{name}, human text: measured rate {rate.value:.2f} × the law"
+            table[heading] = [
+                f"{x * rate.value:.3f} ({x * rate.low:.3f} to {x * rate.high:.3f})" for x in laws
+            ]
+        if answers.has_table(run, "temperature"):
+            prices = run.table("temperature")
+            tenth = prices.loc[np.isclose(prices["temperature"], 1.1), "value"]
+            # to first order, a KL grows like the square of the change
+            excess = [0.1 * np.sqrt(x / tenth.item()) for x in laws]
+            table[f"{name}: costs as much as temperature"] = [f"{1 + x:.2f}" for x in excess]
+    with pd.option_context("display.max_colwidth", None):
+        return HTML(pd.DataFrame(table).to_html(index=False, justify="left"))
+
+
+def human_rate(run: Run) -> stats.Estimate | None:
+    """Return a record's exchange rate on human text, of its first weight."""
+    beginning = "price divided by ψ²/(2T) on human text"
+    for row in run.results.get("claims", []):
+        if row["claim"].startswith(beginning):
+            return answers.recorded(run, row["claim"])
+    return None
+
+
+def draw_rates(prices: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
+    """Draw the exchange rates (:func:`rates`) of the notebook's records and of this run."""
+
+    def of_record(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+        if "document" not in table:  # an older record: a document per pair
+            table = table.assign(document=table["prompt"])
+        return rates(table, run.params["n_tokens"])
+
+    table = answers.beside(rates(prices, n_tokens), NOTEBOOK, "exchange", of_record)
+    short = table["weight"].str.removeprefix("model.layers.").str.removesuffix(".weight")
+    drawn = panels(
+        table.assign(text=table["text"] + " text", weight="block " + short),
+        "weight",
+        by="text",
+        panel="run",
+        title="Is the price ψ²/(2T)?",
+        ylabel="measured price divided by ψ²/(2T)",
+        at={"ψ²/(2T)": 1},
+        caption=f"this run: {caption}",
+        sharey=False,
+    )
+    return record.save_figure(drawn, "exchange")
+
+
+def cost_in_words(estimates: Mapping[str, stats.Estimate | None], psi: float, n_tokens: int) -> str:
+    """Word what the watermark costs, from the headline and the findings of a run by name. A finding
+    that the run lacks, or that rests on fewer than ``FEWEST_ITEMS`` items, is left out.
+    """
+    law = stats.predicted_price(psi, n_tokens)
+    parts = [
+        f"For ψ = {psi:g} in a text of {n_tokens} tokens, the law says {law:.3f} nats per token"
+        " of the model's own text"
+    ]
+    for name, (words, factor) in COSTS.items():
+        estimate = estimates.get(name)
+        if estimate is None or estimate.n < FEWEST_ITEMS:
+            continue
+        value, low, high = (
+            number(factor * x, 3) for x in (estimate.value, estimate.low, estimate.high)
+        )
+        parts.append(f"{words} **{value}** ({low} to {high}, n = {estimate.n:,})")
+    return f"{'; '.join(parts)}."
+
+
+def closing(
+    findings: Sequence[claims.Finding], rise: stats.Estimate, psi: float, n_tokens: int, model: str
+) -> Markdown:
+    """Say what the watermark costs, in each record and in this run."""
+    found = {}
+    for run in runs.references(NOTEBOOK):
+        recorded = {name: answers.recorded(run, name) for name in COSTS}
+        wanted = run.params["psi"], run.params["n_tokens"]
+        found[answers.title(run)] = cost_in_words(recorded, *wanted)
+    here = {finding.sentence: finding.estimate for finding in findings} | {RISE: rise}
+    return answers.listed(found, cost_in_words(here, psi, n_tokens), model)
+
+
+def readable(prompts: Sequence[str]) -> int:
+    """Return the number of the first prompt that a reader can continue: it has no address of a page
+    and no code, and it ends with a word. If there is none, return 0.
+
+    >>> readable(["See http://a.org/b", "Use the `x_y", "It was a dark and"])
+    2
+    """
+    for i, prompt in enumerate(prompts):
+        words = prompt.split()
+        has_code = re.search(r"://|www\.|[`<>{}\\|=_#*]", prompt)
+        if words and not has_code and re.fullmatch(r"[^\W\d]+[,;:]?", words[-1]):
+            return i
+    return 0
 
 
 def _under_each(

@@ -266,7 +266,7 @@ def test_each_key_answers_all_items_of_a_benchmark(marks, tmp_path):
     lines = "\n".join(map(json.dumps, questions))
     (tmp_path / "piqa.jsonl").write_text(lines)
     asked = benchmarks.prepare(LM, ["piqa"], tasks_data=tmp_path)
-    base, answered = quality.answers(LM, marks, KEYS, asked, quality.chance(asked))
+    base, answered = quality.answers_of(LM, marks, KEYS, asked, quality.chance(asked))
     assert quality.chance(asked) == {"piqa": 0.5}
     ours = answered[answered["model"] == "GaussMark"]
     assert ours.groupby("key")["item"].apply(list).tolist() == [list(range(9))] * 3
@@ -274,7 +274,7 @@ def test_each_key_answers_all_items_of_a_benchmark(marks, tmp_path):
         marked = benchmarks.evaluate(asked)["piqa"]
     of_last = ours[ours["key"] == 2].set_index("item")["change"]
     np.testing.assert_array_equal(of_last, marked - base["piqa"])
-    dealt = quality.answers(LM, marks, KEYS, asked)[1]
+    dealt = quality.answers_of(LM, marks, KEYS, asked)[1]
     assert len(dealt[dealt["model"] == "GaussMark"]) == 9
 
 
