@@ -54,7 +54,7 @@ from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.workbench import answers, claims, record, runs
+from gaussmark_lib.workbench import answers, claims, record, runs, words
 from gaussmark_lib.workbench.begin import pilot_prompts
 from gaussmark_lib.workbench.pairs import Pairs, under_own_keys
 from gaussmark_lib.workbench.plots.panels import panels
@@ -73,28 +73,27 @@ from gaussmark_lib.workbench.quality.compare import (
     STRONG,
 )
 from gaussmark_lib.workbench.runs.folder import Run
-from gaussmark_lib.workbench.words import number
 
 NOTEBOOK = "05_quality"
 TYPICAL_PSI = 4.0  # finds 95% of the texts at a level of 0.01
 TYPICAL_LENGTHS = (100, 500, 2_000)
 RISE = "rise of the cross-entropy on human text"
-# finding → (words, factor): what the closing sentences say of it
+# finding → (what the closing sentences say of it, factor to the unit of the sentence)
 COSTS = {
-    RISE: ("human text costs", 1),
+    RISE: ("human text costs {} nats per token", 1),
     "points of accuracy that GaussMark adds, over the benchmarks that can lose some": (
-        "the accuracy in benchmarks changes by, in points,",
+        "the accuracy in benchmarks changes by {} points",
         1,
     ),
     "share of the strong mark's change of accuracy, over the tasks that see it": (
-        "the change of accuracy divided by the strong mark's is",
+        "GaussMark's change of accuracy is {} times the strong mark's",
         1,
     ),
     "classifier's accuracy above chance": (
-        "a classifier without the key is above chance by, in points,",
+        "a classifier without the key is {} points better than chance",
         100,
     ),
-    "win rate above one half": ("the judge's win rate minus one half is, in points,", 100),
+    "win rate above one half": ("the judge's win rate is {} points above one half", 100),
 }
 FEWEST_ITEMS = 30
 ABOVE_CHANCE = 0.15  # accuracy above chance that the base model needs for a loss to show
@@ -808,7 +807,7 @@ def figure(
     has_panels = len(measures) > 1  # a single measure is the axis of a single panel
     sizes = f"{compare.sizes(rows)} per contender"
     drawn = panels(
-        table.assign(measure=table["measure"].map(quantity)),
+        table.assign(measure=table["measure"].map(quantity), model=table["model"].map(short)),
         "model",
         by="run",
         panel="measure" if has_panels else None,
@@ -818,6 +817,15 @@ def figure(
         caption=f"this run: {caption}; {sizes}; 95% intervals, clustered by key",
     )
     return record.save_figure(drawn, name)
+
+
+def short(name: str) -> str:
+    """Shorten the name of a weight, also inside the name of a contender.
+
+    >>> short("GaussMark, model.layers.15.mlp.down_proj.weight")
+    'GaussMark, block 15 down_proj'
+    """
+    return re.sub(r"model\.layers\.(\d+)\.\w+\.(\w+)\.weight", r"block \1 \2", name)
 
 
 def draw_tasks(answered: pd.DataFrame, caption: str) -> Figure:
@@ -954,9 +962,8 @@ def draw_rates(prices: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
         return rates(table, run.params["n_tokens"])
 
     table = answers.beside(rates(prices, n_tokens), NOTEBOOK, "exchange", of_record)
-    short = table["weight"].str.removeprefix("model.layers.").str.removesuffix(".weight")
     drawn = panels(
-        table.assign(text=table["text"] + " text", weight="block " + short),
+        table.assign(text=table["text"] + " text", weight=table["weight"].map(short)),
         "weight",
         by="text",
         panel="run",
@@ -978,14 +985,18 @@ def cost_in_words(estimates: Mapping[str, stats.Estimate | None], psi: float, n_
         f"For ψ = {psi:g} in a text of {n_tokens} tokens, the law says {law:.3f} nats per token"
         " of the model's own text"
     ]
-    for name, (words, factor) in COSTS.items():
+    for name, (sentence, factor) in COSTS.items():
         estimate = estimates.get(name)
         if estimate is None or estimate.n < FEWEST_ITEMS:
             continue
-        value, low, high = (
-            number(factor * x, 3) for x in (estimate.value, estimate.low, estimate.high)
-        )
-        parts.append(f"{words} **{value}** ({low} to {high}, n = {estimate.n:,})")
+        in_unit = {
+            "value": factor * estimate.value,
+            "low": factor * estimate.low,
+            "high": factor * estimate.high,
+            "n": estimate.n,
+        }
+        value, basis = words.estimate(in_unit)
+        parts.append(f"{sentence.format(f'**{value}**')} {basis}")
     return f"{'; '.join(parts)}."
 
 
@@ -1010,9 +1021,9 @@ def readable(prompts: Sequence[str]) -> int:
     2
     """
     for i, prompt in enumerate(prompts):
-        words = prompt.split()
+        pieces = prompt.split()
         has_code = re.search(r"://|www\.|[`<>{}\\|=_#*]", prompt)
-        if words and not has_code and re.fullmatch(r"[^\W\d]+[,;:]?", words[-1]):
+        if pieces and not has_code and re.fullmatch(r"[^\W\d]+[,;:]?", pieces[-1]):
             return i
     return 0
 
