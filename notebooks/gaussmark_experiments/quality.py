@@ -33,6 +33,7 @@ import pandas as pd
 import torch
 from IPython.display import HTML, Markdown
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from gaussmark_lib import (
     divergence,
@@ -73,6 +74,7 @@ from gaussmark_lib.workbench.quality.compare import (
     STRONG,
 )
 from gaussmark_lib.workbench.runs.folder import Run
+from gaussmark_lib.workbench.words import number
 
 NOTEBOOK = "05_quality"
 TYPICAL_PSI = 4.0  # finds 95% of the texts at a level of 0.01
@@ -768,8 +770,8 @@ def _means_in_words(means: pd.DataFrame) -> str:
         is_blind = not by_model.loc[STRONG, "differs"]
         blind = " So the measure is blind." if is_blind else ""
         sentences.append(
-            f"under GaussMark, the mean {quantity(measure)} is **{ours}**. Under the strong mark,"
-            f" the mean is {strong}.{blind}"
+            f"**{measure}**: under GaussMark, the mean {quantity(measure)} is **{ours}**."
+            f" Under the strong mark, the mean is {strong}.{blind}"
         )
     return " ".join(sentences)
 
@@ -877,42 +879,74 @@ def churn_in_words(tasks: pd.DataFrame) -> str:
 def temperature_prices(
     lm: models.LM, passages: Texts, temperatures: Sequence[float], batch_size: int = 4
 ) -> pd.DataFrame:
-    """Return what sampling at a temperature τ costs: the mean of KL(p_τ ‖ p) over the places of
-    human passages, where p is the model's next token and p_τ ∝ p^(1/τ). Columns: ``temperature,
-    value, low, high, n``, nats per token. It is the price to compare with ψ²/(2T), also a KL.
+    """Return what sampling at a temperature τ costs, at the places of human passages. With p the
+    model's next token and p_τ ∝ p^(1/τ), in nats per token:
+
+    ``value, low, high, n``: the mean of KL(p_τ ‖ p), to compare with ψ²/(2T), also a KL.
+    ``change``: the mean of −Σ p_τ log p minus the entropy of p, as the cost over keys in 08.
     """
-    nats = []  # (passages, temperatures)
+    kl_of_passages = []  # each (batch, temperatures)
+    change_of_passages = []
     for batch in in_lists(passages, batch_size):
         # the first token has no prediction without a prompt, so it is the prompt
         pairs = [(ids[:1], ids[1:]) for ids in batch]
         inputs, is_token = divergence.laid_out(lm.model, pairs)
         log_p = wide(divergence.logits(lm.model, inputs, is_token.shape[1])).log_softmax(-1)
-        n_tokens = is_token.sum(-1)
-        of_batch = []
-        for temperature in temperatures:
+        kl, change = (torch.zeros(len(temperatures), len(batch)) for _ in range(2))
+        entropy = torch.special.entr(log_p.exp()).sum(-1)  # (batch, places)
+        for i, temperature in enumerate(temperatures):
             log_q = (log_p / temperature).log_softmax(-1)  # (batch, places, vocabulary)
-            kl = (log_q.exp() * (log_q - log_p)).sum(-1)
-            of_batch.append((kl * is_token).sum(-1) / n_tokens)
-        nats.append(torch.stack(of_batch, dim=-1))
-    by_passage = torch.cat(nats).double().cpu().numpy()
+            crossed = -(log_q.exp() * log_p).sum(-1)
+            divergence_of_places = crossed - torch.special.entr(log_q.exp()).sum(-1)
+            kl[i] = _mean_over_tokens(divergence_of_places, is_token)
+            change[i] = _mean_over_tokens(crossed - entropy, is_token)
+        kl_of_passages.append(kl.T)
+        change_of_passages.append(change.T)
+    kl_by_passage = torch.cat(kl_of_passages).double().numpy()
+    changes = torch.cat(change_of_passages).double().mean(0).tolist()
     rows = [
-        {"temperature": temperature, **stats.interval(column).row()}
-        for temperature, column in zip(temperatures, by_passage.T, strict=True)
+        {"temperature": temperature, **stats.interval(column).row(), "change": change}
+        for temperature, column, change in zip(temperatures, kl_by_passage.T, changes, strict=True)
     ]
     return pd.DataFrame(rows)
 
 
+def _mean_over_tokens(values: Tensor, is_token: Tensor) -> Tensor:
+    """The mean over the tokens of each text, without its padding."""
+    return (values * is_token).sum(-1).cpu() / is_token.sum(-1).cpu()
+
+
+def equal_temperature(temperature: pd.DataFrame, price: float) -> float:
+    """Return the temperature whose KL is this price, from that of temperature 1.1: to first order,
+    a KL grows like the square of the change.
+    """
+    is_tenth = np.isclose(temperature["temperature"], 1.1)
+    of_tenth = temperature.loc[is_tenth, "value"].item()
+    return 1 + 0.1 * float(np.sqrt(price / of_tenth))
+
+
 def temperatures_in_words(temperature: pd.DataFrame) -> str:
-    """Word the price of each temperature, and the length at which ψ = 4 costs as much."""
-    parts = []
-    for row in temperature.itertuples():
-        as_long = TYPICAL_PSI**2 / (2 * row.value)  # ψ²/(2T) solved for T
-        parts.append(
-            f"temperature {row.temperature:g} costs {row.value:.3f} ({row.low:.3f} to"
-            f" {row.high:.3f}) nats per token, as much as ψ = {TYPICAL_PSI:g} in a text of"
-            f" {as_long:,.0f} tokens"
-        )
-    return f"{'; '.join(parts)}."
+    """Word the price of temperature 1.1 next to the price of ψ = 4, the length at which both are
+    equal, and the temperatures that cost as much as ψ = 4.
+    """
+    is_tenth = np.isclose(temperature["temperature"], 1.1)
+    [tenth] = temperature[is_tenth].itertuples()
+    short_text = TYPICAL_LENGTHS[0]
+    price = stats.predicted_price(TYPICAL_PSI, short_text)
+    outcome = "larger" if price > tenth.value else "smaller"
+    equal_length = TYPICAL_PSI**2 / (2 * tenth.value)  # ψ²/(2T) solved for T
+    equals = [
+        f"{number(equal_temperature(temperature, stats.predicted_price(TYPICAL_PSI, n)), 2)}"
+        f" for {n:,} tokens"
+        for n in TYPICAL_LENGTHS
+    ]
+    return (
+        f"**{outcome}**: ψ = {TYPICAL_PSI:g} in {short_text} tokens costs {price:.3f} nats per"
+        f" token, temperature 1.1 costs {tenth.value:.3f} ({tenth.low:.3f} to {tenth.high:.3f})."
+        f" Both cost the same in a text of {equal_length:,.0f} tokens. The price of"
+        f" ψ = {TYPICAL_PSI:g} is that of temperature {', '.join(equals)}. Temperature 1.1 also"
+        f" changes the cross-entropy of the text by {tenth.change:+.3f}."
+    )
 
 
 def at_a_glance() -> HTML:
@@ -936,10 +970,8 @@ def at_a_glance() -> HTML:
             ]
         if answers.has_table(run, "temperature"):
             prices = run.table("temperature")
-            tenth = prices.loc[np.isclose(prices["temperature"], 1.1), "value"]
-            # to first order, a KL grows like the square of the change
-            excess = [0.1 * np.sqrt(x / tenth.item()) for x in laws]
-            table[f"{name}: costs as much as temperature"] = [f"{1 + x:.2f}" for x in excess]
+            equals = [equal_temperature(prices, x) for x in laws]
+            table[f"{name}: costs as much as temperature"] = [f"{x:.2f}" for x in equals]
     with pd.option_context("display.max_colwidth", None):
         return HTML(pd.DataFrame(table).to_html(index=False, justify="left"))
 

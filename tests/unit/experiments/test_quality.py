@@ -317,7 +317,7 @@ def test_a_figure_shows_the_records_with_more_items_than_this_run():
 def test_each_record_says_its_mean_and_whether_it_is_blind():
     said = quality.in_all_runs(of_items(["distinct_2"]), ["distinct_2"], "tiny").data
     first, second, here = said.splitlines()
-    assert first.startswith("- **SmolLM2** (reference): under GaussMark, the mean change of dist")
+    assert first.startswith("- **SmolLM2** (reference): **distinct_2**: under GaussMark, the mean")
     assert first.endswith("So the measure is blind.")
     assert not second.endswith("So the measure is blind.")
     assert here.startswith("- this run (tiny): **distinct_2**: under GaussMark")
@@ -348,16 +348,22 @@ def test_a_temperature_costs_the_mean_divergence_over_the_places():
             logits = LM.model(torch.tensor([ids])).logits[0, :-1].double()
         p = logits.softmax(-1)
         q = (logits / 1.3).softmax(-1)
-        slow.append((q * (q / p).log()).sum(-1).mean().item())
-    assert table["value"][1] == pytest.approx(np.mean(slow), rel=1e-3)
+        kl = (q * (q / p).log()).sum(-1).mean()
+        change = (p * p.log() - q * p.log()).sum(-1).mean()
+        slow.append([kl.item(), change.item()])
+    expected = np.mean(slow, axis=0)
+    assert table.loc[1, ["value", "change"]].tolist() == pytest.approx(expected, rel=1e-3)
     assert table["n"].tolist() == [5, 5]
 
 
 def test_a_temperature_is_worth_a_length_at_psi_4():
-    table = pd.DataFrame({"temperature": [1.1], "value": [0.02], "low": [0.01], "high": [0.03]})
-    said = quality.temperatures_in_words(table)
-    assert "temperature 1.1 costs 0.020 (0.010 to 0.030) nats per token" in said
-    assert said.endswith("in a text of 400 tokens."), "4² / (2 · 400) = 0.02"
+    row = {"temperature": 1.1, "value": 0.02, "low": 0.01, "high": 0.03, "change": 0.25}
+    said = quality.temperatures_in_words(pd.DataFrame([row]))
+    assert said.startswith("**larger**: ψ = 4 in 100 tokens costs 0.080 nats per token")
+    assert "in a text of 400 tokens" in said, "4² / (2 · 400) = 0.02"
+    assert "temperature 1.20 for 100 tokens, 1.09 for 500 tokens, 1.04 for 2,000 tokens" in said
+    dear = quality.temperatures_in_words(pd.DataFrame([row | {"value": 0.09}]))
+    assert dear.startswith("**smaller**")
 
 
 def test_the_first_table_is_the_law_and_the_measured_rate():
