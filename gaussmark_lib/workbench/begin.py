@@ -60,7 +60,7 @@ def begin(
     seed: int = 0,
     **sampling,
 ) -> Setting:
-    """Load a model, draw pairs, solve for σ, and print two lines about them.
+    """Load a model, draw pairs, solve for σ, and print three lines about them.
 
     Args:
         text: kind of text that prompts come from, or a file of texts (``texts.load``).
@@ -89,10 +89,11 @@ def begin(
         wm = solved(lm, reserved, n_fit, wm, psi, dtype=dtype, **sampling)
 
     size = (
-        f"{n_pairs:,} pairs of a prompt ({prompt_tokens} tokens) and a key, {n_fit} tokens per text"
+        f"Size: {n_pairs:,} pairs of a key and a prompt of {prompt_tokens} tokens; each text has"
+        f" {n_fit} tokens"
     )
     if n_fit < n_tokens:
-        size += f" ({n_tokens} do not fit into the context)"
+        size += f", because {n_tokens} do not fit into the context"
     print(describe_setup(lm, wm))
     print(size)
     return Setting(lm, wm, pairs, n_fit)
@@ -166,8 +167,8 @@ def solved_for_key(lm: models.LM, wm: Watermark, exchanged: float = 0.0) -> Wate
 
 
 def describe_setup(lm: models.LM, wm: Watermark) -> str:
-    """Describe the model, the weight with its shape, and σ next to the weight's own standard
-    deviation, in one line.
+    """Describe the model, and the weight with its shape and with σ next to its own standard
+    deviation, in two lines.
     """
     linear = wm.on(lm.model).linear
     shape = " × ".join(str(size) for size in linear.shape)
@@ -175,6 +176,7 @@ def describe_setup(lm: models.LM, wm: Watermark) -> str:
     millions = lm.model.num_parameters() / 1e6
     dtype = str(lm.model.dtype).removeprefix("torch.")
     return (
-        f"{lm.title}: {millions:,.1f} M parameters in {dtype}; noise of σ = {wm.sigma:.3g} on"
-        f" {wm.weight} ({shape}, standard deviation {spread:.3g})"
+        f"Model: {lm.title}, {millions:,.1f} million parameters in {dtype}\n"
+        f"Watermarked matrix: {wm.weight} ({shape}); its entries have a standard deviation of"
+        f" {spread:.3g}, and the noise has σ = {wm.sigma:.3g}"
     )

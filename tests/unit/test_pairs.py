@@ -73,7 +73,7 @@ def test_a_sigma_that_is_not_named_is_solved_on_plain_text(lm, jsonl, monkeypatc
     assert named.n_tokens < 9_999
     said = capsys.readouterr().out
     assert f"σ = 0.3 on {tiny_lm.WEIGHT}" in said
-    assert "(9999 do not fit into the context)" in said
+    assert "because 9999 do not fit into the context" in said
 
 
 def test_sigma_is_of_the_pilot_and_pairs_are_not(lm, tmp_path, monkeypatch):

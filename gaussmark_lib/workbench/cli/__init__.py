@@ -33,7 +33,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -45,33 +45,57 @@ from gaussmark_lib.workbench.cli import asking, keys, notebooks, texts, weights
 from gaussmark_lib.workbench.cli.answers import FAILED, INTERRUPTED, REFUSED, say
 from gaussmark_lib.workbench.cli.panels import Command
 
+# \b: these lines are not joined
+START = """Start with:
+
+\b
+  gaussmark playground                         write and test in a browser
+  gaussmark key new my.key                     a secret key for doclm
+  gaussmark generate --key my.key "A prompt"   text with the watermark
+  gaussmark detect --key my.key text.txt       does it carry the watermark?
+  gaussmark audit card --key my.key            the key's false alarms
+
+"""
 EXIT_CODES = (
     "Exit codes: 0 done, 1 failed, 2 refused, 3 some texts could not be scored or written, 130"
     " interrupted."
 )
 app = typer.Typer(
     help="Watermark a model's text with Gaussian noise on one weight matrix, and detect it.",
-    epilog=EXIT_CODES,
+    epilog=START + EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain words, in whatever terminal or pipe
 )
-app.command(cls=notebooks.TakesPairs)(notebooks.run)
-app.command(cls=notebooks.TakesPairs)(notebooks.sweep)
-app.command(cls=Command)(notebooks.tour)
-app.command(cls=Command)(notebooks.compare)
-app.command(cls=Command)(notebooks.playground)
-app.command("list", cls=Command)(notebooks.list_)
-app.add_typer(keys.group, name="key")
-app.command(cls=Command)(keys.export)
-app.command(cls=Command)(keys.audit)
-app.command(cls=Command)(keys.power)
-app.command(cls=Command)(weights.verify)
-app.command(cls=Command, epilog=texts.EXIT_OF_GENERATE)(texts.generate)
-app.command(cls=Command, epilog=texts.EXIT_OF_DETECT)(texts.detect)
-app.command(cls=Command, epilog=texts.EXIT_OF_DETECT)(asking.stream)
-app.command(cls=Command, epilog=texts.EXIT_OF_DETECT)(asking.answer)
-app.command(cls=Command, epilog=texts.EXIT_OF_DETECT)(asking.trace)
+# The help lists the commands in this order: first keys and texts, then weights, then notebooks.
+app.add_typer(keys.group, name="key", short_help="Make a key, or show one.")
+
+
+def _add(
+    function: Callable,
+    short_help: str,
+    name: str | None = None,
+    epilog: str | None = None,
+    cls: type[Command] = Command,
+) -> None:
+    app.command(name, cls=cls, short_help=short_help, epilog=epilog)(function)
+
+
+_add(texts.generate, "Write text with a key's watermark.", epilog=texts.EXIT_OF_GENERATE)
+_add(texts.detect, "Test texts for a key's watermark.", epilog=texts.EXIT_OF_DETECT)
+_add(keys.power, "Predict how many tokens detection needs.")
+_add(keys.audit, "Measure a key's false alarms on human texts.")
+_add(asking.stream, "Test texts that arrive one after another.", epilog=texts.EXIT_OF_DETECT)
+_add(asking.answer, "Answer yes or no, for untrusted users.", epilog=texts.EXIT_OF_DETECT)
+_add(asking.trace, "Name the user whose key wrote a text.", epilog=texts.EXIT_OF_DETECT)
+_add(keys.export, "Write the watermarked model, for any engine.")
+_add(weights.verify, "Test a model's weights for a key's watermark.")
+_add(notebooks.playground, "Try the watermark in the browser.")
+_add(notebooks.tour, "Run all notebooks, and write a page about them.")
+_add(notebooks.run, "Run a notebook with parameters.", cls=notebooks.TakesPairs)
+_add(notebooks.sweep, "Run a notebook for a grid of parameters.", cls=notebooks.TakesPairs)
+_add(notebooks.compare, "Show runs of a notebook side by side.")
+_add(notebooks.list_, "List notebooks, presets, records and models.", name="list")
 
 
 @app.callback(invoke_without_command=True)

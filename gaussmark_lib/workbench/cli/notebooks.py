@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -29,6 +30,7 @@ BY_NAME = "or its name in papermill_runs/presets"
 MARKUP = re.compile(r"^\*\*Claim\.\*\* |[*`$]")  # in a claim
 PLAYGROUND = files.NOTEBOOKS / "11_playground.ipynb"
 APP = files.CACHE / "playground.ipynb"
+TEMPLATES = Path(__file__).parent / "app"  # Voila finds its template by JUPYTER_PATH
 APP_OPTIONS = [
     "--Voila.ip=127.0.0.1",
     "--Voila.auto_token=True",
@@ -36,44 +38,6 @@ APP_OPTIONS = [
     "--VoilaConfiguration.show_tracebacks=True",
     "--VoilaConfiguration.template=gaussmark",
 ]
-# Voila's page, without the style sheets of icons, which would need the network. A notice appears if
-# the page gets no message from its kernel: some proxies let the page through, but block WebSockets.
-APP_PAGE = """{%- extends 'voila/templates/lab/index.html.j2' -%}
-{%- block notebook_css -%}{{ super() \
-| replace('https://cdn.jsdelivr.net/', 'data:text/css,') }}{%- endblock notebook_css -%}
-{%- block body_header -%}
-{{ super() }}
-<div id="unreachable" role="alert" hidden style="position: sticky; top: 0; z-index: 1000;
-padding: 1em 2em; background: #8b0000; color: #ffffff; font: 16px/1.5 sans-serif">
-<b>This page cannot reach its kernel, so nothing on it works.</b>
-Either the command <code>gaussmark playground</code> has ended, or something between this browser
-and that command blocks WebSockets: a proxy, a firewall or a browser extension. Open the address
-without the proxy, or allow WebSockets (HTTP's Upgrade header) for it, and reload the page. If the
-command runs on another machine, forward its port instead:
-<code>ssh -L PORT:127.0.0.1:PORT HOST</code>
-</div>
-<script>
-  let isReached = false;
-  const notice = document.getElementById("unreachable");
-  function look() {
-    notice.hidden = isReached;
-  }
-  window.WebSocket = class extends WebSocket {
-    constructor(...options) {
-      super(...options);
-      this.addEventListener("message", () => {
-        isReached = true;
-        look();
-      });
-      this.addEventListener("close", () => {
-        isReached = false;
-      });
-      setTimeout(look, 5000);  // milliseconds; a kernel answers at once
-    }
-  };
-</script>
-{%- endblock body_header -%}
-"""
 HEADING = (
     "# Playground\n\nWrite text with a watermark, and test any text for it. Notebook 11 explains"
     " each part; Ctrl-C in the terminal ends the app."
@@ -421,12 +385,8 @@ def playground(
     """Open the playground in the browser, as an app; it needs the package voila."""
     if not find_spec("voila"):
         raise GaussMarkError("expected the package voila; `make playground` installs it first")
-    template = APP.parent / "voila" / "templates" / "gaussmark"
-    template.mkdir(parents=True, exist_ok=True)  # Voila finds it by JUPYTER_PATH
-    (template / "conf.json").write_text('{"base_template": "lab"}', encoding="utf-8")
-    (template / "index.html.j2").write_text(APP_PAGE, encoding="utf-8")
     _write_app()
-    paths = [str(APP.parent)]
+    paths = [str(TEMPLATES)]
     if os.environ.get("JUPYTER_PATH"):
         paths.append(os.environ["JUPYTER_PATH"])
     os.environ["JUPYTER_PATH"] = os.pathsep.join(paths)
@@ -451,4 +411,5 @@ def _write_app() -> None:
     folder = f"import os\n\nos.chdir({os.fspath(files.NOTEBOOKS)!r})"
     silent = [new_code_cell(f"%%capture\n{source}") for source in (folder, *code[:last])]
     notebook.cells = [new_markdown_cell(HEADING), *silent, new_code_cell(code[last])]
+    APP.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, APP)

@@ -33,6 +33,7 @@ from gaussmark_lib import files
 from gaussmark_lib.engine import packages
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench import runs
+from gaussmark_lib.workbench.answers import title
 from gaussmark_lib.workbench.runs import folder as records
 from gaussmark_lib.workbench.runs import notebook as notebooks
 from gaussmark_lib.workbench.runs import presets
@@ -155,14 +156,17 @@ def _run(stops: list[Stop], n_runs: int, root: Path, **options: Any) -> None:
             stop.run = replace(run, cached=False)
 
 
-def verdicts(run: Run | None, large: Run | None) -> list[dict[str, Any]]:
+def verdicts(run: Run | None, large: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the findings of a run (``Run.findings``), each with its ``reference``.
 
-    The reference is the same finding of a larger run, or None.
+    The reference is the same finding of the first larger run that has it, with its ``model``; None
+    if no larger run has it.
     """
+    references: dict[str, dict[str, Any]] = {}
+    for larger in large:
+        for finding in larger.findings:
+            references.setdefault(finding["claim"], finding | {"model": title(larger)})
     of_run = run.findings if run else []
-    of_large = large.findings if large else []
-    references = {finding["claim"]: finding for finding in of_large}
     return [finding | {"reference": references.get(finding["claim"])} for finding in of_run]
 
 
@@ -206,27 +210,14 @@ def html(stops: list[Stop], preset: str | None = None) -> str:
         "preset": preset,
         "names": models,
         "models": [_title(model) for model in models],
-        "larger": [_title(model) for model in _models_of_references(stops)],
     }
     views = {stop.name: _view(stop) for stop in stops}
     return template.render(views=views, facts=facts)
 
 
 def _models(stops: list[Stop]) -> list[str]:
-    """The models that the runs use, in order."""
+    """The models that the runs use, in order; a notebook may have none."""
     models = [stop.job.values.get("model") for stop in stops if stop.job]
-    return _distinct(models)
-
-
-def _models_of_references(stops: list[Stop]) -> list[str]:
-    """The models of the larger runs of these notebooks."""
-    large = [runs.reference(stop.name) for stop in stops]
-    models = [run.params.get("model") for run in large if run]
-    return _distinct(models)
-
-
-def _distinct(models: Sequence[str | None]) -> list[str]:
-    """The models in their order, without repetitions; a notebook may have no model."""
     return list(dict.fromkeys(model for model in models if model))
 
 
@@ -239,7 +230,7 @@ def _title(model: str) -> str:
 def _view(stop: Stop) -> dict[str, Any]:
     """The part of the page about a notebook."""
     run = stop.run
-    large = runs.reference(stop.name)
+    large = runs.references(stop.name)
     findings = verdicts(run, large)
     counts = Counter((finding["reference"] or finding)["outcome"] for finding in findings)
     folder = run.dir if run else stop.failed
@@ -251,7 +242,8 @@ def _view(stop: Stop) -> dict[str, Any]:
     return {
         "stop": stop,
         "headline": run and run.headline,
-        "large": large and large.headline,
+        "large": large[0].headline if large else None,
+        "on": title(large[0]) if large else "",
         "verdicts": findings,
         "counts": ", ".join(f"{n} {outcome}" for outcome, n in counts.items()),
         "checks": [check["check"] for check in results.get("checks", [])],

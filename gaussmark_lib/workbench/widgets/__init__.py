@@ -4,10 +4,11 @@
 ``playground``  writing, testing and editing, without widgets: the only file that computes
 ``panel``       the panel: inputs, and what its buttons do
 ``action``      a button with Stop, progress and result, and the thread that works
-``render``      results as HTML
+``render``      results as HTML, by macros in ``templates``
 ==============  ============================================================================
 
-To add a result, add a function with a test to ``playground``, and its HTML to ``render``.
+To add a result, add a function with a test to ``playground``, and its HTML to
+``templates/results.html.j2``.
 """
 
 from gaussmark_lib.workbench.widgets.panel import Panel

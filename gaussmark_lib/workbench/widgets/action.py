@@ -41,15 +41,12 @@ class Action(w.VBox):
     def __init__(self, buttons: list[w.Button], settings: Callable[[], dict[str, Any]], turn: Lock):
         name = buttons[0].description
         self.stop = button("Stop", "stop", f"End at the next step: {name}")
-        self.progress = w.FloatProgress(
-            max=1,
-            tooltip=f"Progress: {name}",
-            layout={"width": "14em"},
-        )
+        self.progress = w.FloatProgress(max=1, tooltip=f"Progress: {name}")
+        self.progress.layout.width = "14em"
         self.doing = w.HTML()
         self.message = w.HTML(layout=WIDE)
-        self.note = w.HTML(layout=WIDE)
         self.output = w.HTML(layout=WIDE)
+        self.result: Any = None  # of the latest work that ended well
         self.error: Exception | None = None  # of the latest work, with its traceback
         self._settings = settings
         self._turn = turn
@@ -57,7 +54,7 @@ class Action(w.VBox):
         self._html = ""
         self._settings_of_result: dict[str, Any] = {}
         bar = w.HBox([buttons[0], self.stop, *buttons[1:], self.progress, self.doing], layout=BAR)
-        super().__init__([bar, self.message, self.note, self.output])
+        super().__init__([bar, self.message, self.output])
         self.stop.on_click(lambda _: self._stopped.set())
         traitlets.dlink((self, "busy"), (self.stop, "disabled"), lambda busy: not busy)
         visibility = {True: "visible", False: "hidden"}
@@ -80,13 +77,7 @@ class Action(w.VBox):
         settings = self._settings()
         earlier = self._settings_of_result
         changed = [name for name, value in earlier.items() if settings[name] != value]
-        if changed:
-            note = f"From earlier settings. Changed since: {', '.join(changed)}."
-            self.note.value = render.message(note)
-            self.output.value = render.dimmed(self._html)
-        else:
-            self.note.value = ""
-            self.output.value = self._html
+        self.output.value = render.outdated(self._html, changed) if changed else self._html
 
     def say(self, sentence: str, is_error: bool = False) -> None:
         """Show a sentence below the button."""
@@ -98,6 +89,7 @@ class Action(w.VBox):
         try:
             result = work(self._report)
             self._html = show(result)
+            self.result = result
             self._settings_of_result = settings
         except StoppedError:
             self.say(STOPPED)

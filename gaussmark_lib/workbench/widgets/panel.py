@@ -1,5 +1,7 @@
 """The panel of the playground: inputs, and buttons that call a ``playground.Session`` with them."""
 
+from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -10,20 +12,11 @@ import ipywidgets as w
 import traitlets
 
 from gaussmark_lib import tokens
-from gaussmark_lib.perturb import Key
-from gaussmark_lib.weights import Weight, some_weights
-from gaussmark_lib.workbench.widgets import render
+from gaussmark_lib.keys import Key
+from gaussmark_lib.weights import some_weights
+from gaussmark_lib.workbench.widgets import playground, render
 from gaussmark_lib.workbench.widgets.action import WIDE, Action, button
-from gaussmark_lib.workbench.widgets.playground import (
-    EDITS,
-    WATERMARKED,
-    Comparison,
-    Edit,
-    Question,
-    Report,
-    Session,
-    Tested,
-)
+from gaussmark_lib.workbench.widgets.playground import EDITS, Edit, Question, Report, Session
 
 LONGEST = 400  # tokens; end of the slider, or half the context if that is shorter
 DOCLM = (
@@ -32,8 +25,8 @@ DOCLM = (
 )
 LARGEST_SEED = 1_000_000
 TESTS = [("the paper's ψ", 0.0), ("edited = 0.1: a tenth replaced", 0.1)]
-OF_A_QUESTION = ["prompt", "weight", "psi", "n_tokens", "n_samples", "seed"]
-OF_AN_EDIT = ["how", "share", "allowed"]
+OF_A_QUESTION = [field.name for field in fields(Question)]
+OF_AN_EDIT = [field.name for field in fields(Edit)]
 OF_A_TEST = ["text", "before", *OF_AN_EDIT, "weight", "psi", "n_tokens"]
 TOOLTIPS = {  # by label
     "Prompt": "The words that both texts continue",
@@ -58,32 +51,7 @@ TOOLTIPS = {  # by label
     "Save the key": "Write the key, bound to this weight and σ, to a file that only you can read",
     "Load a key": "Use the key in the key file",
 }
-# ipywidgets has no attributes for this. JupyterLab's shortcuts must not act on the panel's buttons
-# and sliders (X would cut the cell). The handle of a slider gets its label as a name, and a click
-# on the track focuses it. The image does not exist, so its error handler runs when it is shown.
-KEYBOARD = """<img alt="" hidden src="data:," onerror="
-const find = tries => {
-  const panel = this.closest('.gaussmark-panel');
-  if (!panel) { if (tries) setTimeout(() => find(tries - 1), 100); return; }
-  panel.addEventListener('focusin', event => {
-    const slider = event.target.closest('.widget-slider');
-    if (!event.target.matches('textarea, input'))
-      event.target.setAttribute('data-lm-suppress-shortcuts', 'true');
-    if (slider && event.target.matches('.noUi-handle'))
-      event.target.setAttribute('aria-label', slider.querySelector('.widget-label').textContent);
-  });
-  panel.addEventListener('click', event => {
-    const slider = event.target.closest('.widget-slider');
-    const take = () => {  // not from the body: Tab goes on from a pressed button to Stop
-      const focused = document.activeElement;
-      if (focused === document.body && !slider || (slider || panel).contains(focused)) return;
-      (slider ? slider.querySelector('.noUi-handle') : panel).focus({preventScroll: true});
-    };
-    take();
-    for (const later of [30, 100]) setTimeout(take, later);  // behind JupyterLab's own focus
-  });
-};
-find(100);">"""
+KEYBOARD = (render.TEMPLATES / "keyboard.html").read_text("utf-8")
 
 
 def _field(kind: type[w.Widget], name: str, value: Any = "", **traits: Any) -> w.Widget:
@@ -99,11 +67,6 @@ def _field(kind: type[w.Widget], name: str, value: Any = "", **traits: Any) -> w
     )
 
 
-def _button(name: str, icon: str, look: str = "") -> w.Button:
-    """A button with its tooltip."""
-    return button(name, icon, TOOLTIPS[name], look)
-
-
 class Panel(w.VBox):
     """The widgets of the playground; ``panel`` as the last line of a cell shows them.
 
@@ -117,10 +80,11 @@ class Panel(w.VBox):
 
     def __init__(self, session: Session, question: Question, key_seed: int = 1):
         self.session = session
-        self.result: Comparison | None = None
-        self.tested: Tested | None = None
         self.error: Exception | None = None  # of the latest work, with its traceback
         self._turn = Lock()
+        self._prompts = cycle(session.prompts)
+        next(self._prompts)  # the first prompt is the present value
+        self._buttons: list[w.Button] = []
         self._make_inputs(question, key_seed)
         self._make_actions()
         super().__init__(self._laid_out(), layout=w.Layout(max_width="76em"), tabbable=False)
@@ -145,13 +109,12 @@ class Panel(w.VBox):
         model = self.session.lm.model
         context = tokens.Reader(model).context or 2 * LONGEST  # None: no limit
         longest = min(LONGEST, context // 2)
-        weight = Weight(model, start.weight).name
-        weights = list(dict.fromkeys([*some_weights(model, None), weight]))  # without repetition
+        weight = playground.one_weight(model, start.weight)
         self.prompt = _field(w.Textarea, "Prompt", start.prompt, rows=3)
-        self.weight = _field(w.Dropdown, "Weight", weight, options=weights)
-        self.psi = _field(
-            w.FloatSlider, "Wanted ψ", start.psi, min=0.5, max=8, step=0.5, readout_format=".1f"
-        )
+        self.weight = _field(w.Dropdown, "Weight", None, options=some_weights(model, None))
+        self._choose(weight)
+        self.psi = _field(w.FloatSlider, "Wanted ψ", start.psi, min=0.5, max=8, step=0.5)
+        self.psi.readout_format = ".1f"
         self.n_tokens = _field(w.IntSlider, "Tokens per text", start.n_tokens, min=1, max=longest)
         self.n_samples = _field(w.IntSlider, "Texts of each", start.n_samples, min=1, max=8)
         self.seed = _field(w.BoundedIntText, "Sampler's seed", start.seed, max=LARGEST_SEED)
@@ -159,9 +122,8 @@ class Panel(w.VBox):
         self.text = _field(w.Textarea, "Text to test", rows=4)
         self.before = _field(w.Textarea, "Its prompt", placeholder="if known", rows=2)
         self.how = _field(w.Dropdown, "Edit", EDITS[0], options=EDITS)
-        self.share = _field(
-            w.FloatSlider, "Share edited", 0.0, max=0.5, step=0.05, readout_format=".0%"
-        )
+        self.share = _field(w.FloatSlider, "Share edited", 0.0, max=0.5, step=0.05)
+        self.share.readout_format = ".0%"
         self.allowed = _field(w.Dropdown, "Tested by", 0.0, options=TESTS)
         self.key_file = _field(w.Text, "Key file", "playground_key.json")
         # Not while a slider is moving: each value would start a new test.
@@ -171,20 +133,27 @@ class Panel(w.VBox):
         self.key_shown = w.HTML(layout=WIDE)
 
     def _make_actions(self) -> None:
-        self.generate = _button("Generate", "play", "primary")
-        self.another = _button("Another prompt", "refresh")
-        self.seed_key = _button("Key of this seed", "undo")
-        self.new_key = _button("New secret key", "key")
-        self.test = _button("Test", "search", "primary")
-        self.take = _button("Take the watermarked text", "arrow-down")
-        self.save_key = _button("Save the key", "save")
-        self.load_key = _button("Load a key", "folder-open")
+        self.generate = self._button("Generate", "play", self._generate, "primary")
+        self.another = self._button("Another prompt", "refresh", self._another)
+        self.seed_key = self._button("Key of this seed", "undo", self._use_seed)
+        self.new_key = self._button("New secret key", "key", self._use_new)
+        self.test = self._button("Test", "search", self._test, "primary")
+        self.take = self._button("Take the watermarked text", "arrow-down", self._take)
+        self.save_key = self._button("Save the key", "save", self._save_key)
+        self.load_key = self._button("Load a key", "folder-open", self._load_key)
         of_a_question = partial(self._settings, OF_A_QUESTION)
         of_a_test = partial(self._settings, OF_A_TEST)
         self.writing = Action([self.generate, self.another], of_a_question, self._turn)
         self.testing = Action([self.test, self.take], of_a_test, self._turn)
         self.filing = Action([self.save_key, self.load_key], dict, self._turn)
         self.actions = [self.writing, self.testing, self.filing]
+
+    def _button(self, name: str, icon: str, act: Callable[[], None], look: str = "") -> w.Button:
+        """A button that does this when it is pressed, and is disabled during work."""
+        pressed = button(name, icon, TOOLTIPS[name], look)
+        pressed.on_click(lambda _: act())
+        self._buttons.append(pressed)
+        return pressed
 
     def _laid_out(self) -> list[w.Widget]:
         indented = w.Layout(margin=f"0 0 0 {render.INDENT}", flex_flow="row wrap")
@@ -209,29 +178,15 @@ class Panel(w.VBox):
         ]
 
     def _wire(self) -> None:
-        prompts = cycle(self.session.prompts)
-        next(prompts)  # the first prompt is the present value
-        clicks = {
-            self.another: lambda: setattr(self.prompt, "value", next(prompts)),
-            self.new_key: lambda: self._use(Key.new(), "secret, in memory only"),
-            self.seed_key: self._use_seed,
-            self.generate: self._generate,
-            self.take: self._take,
-            self.test: self._test,
-            self.save_key: self._save_key,
-            self.load_key: self._load_key,
-        }
-        for pressed, act in clicks.items():
-            pressed.on_click(lambda _, act=act: act())  # act=act: of this turn of the loop
-            for action in self.actions:
-                traitlets.dlink((action, "busy"), (pressed, "disabled"))
-        for name in dict.fromkeys([*OF_A_QUESTION, *OF_A_TEST]):
-            getattr(self, name).observe(self._refresh, "value")
-        for name in OF_AN_EDIT:
-            getattr(self, name).observe(lambda _: self.tested and self._test(), "value")
-        self.key_seed.observe(lambda _: self._use_seed(), "value")
         for action in self.actions:
             action.observe(self._on_busy, "busy")
+            for pressed in self._buttons:
+                traitlets.dlink((action, "busy"), (pressed, "disabled"))
+        for name in dict.fromkeys([*OF_A_QUESTION, *OF_A_TEST]):
+            getattr(self, name).observe(lambda _: self._refresh(), "value")
+        for name in OF_AN_EDIT:
+            getattr(self, name).observe(lambda _: self.testing.result and self._test(), "value")
+        self.key_seed.observe(lambda _: self._use_seed(), "value")
 
     def _on_busy(self, change: Any) -> None:
         self.error = change.owner.error
@@ -239,13 +194,10 @@ class Panel(w.VBox):
 
     def _settings(self, names: list[str]) -> dict[str, Any]:
         """The values that a result depends on: inputs by their labels, and the key."""
-        settings = {"key": self.key}
-        for name in names:
-            control = getattr(self, name)
-            settings[control.description.lower()] = control.value
-        return settings
+        inputs = [getattr(self, name) for name in names]
+        return {"key": self.key} | {field.description.lower(): field.value for field in inputs}
 
-    def _refresh(self, _: Any = None) -> None:
+    def _refresh(self) -> None:
         """Dim the results of earlier settings, and show σ if ‖G‖ of such texts is known."""
         for action in self.actions:
             action.refresh()
@@ -258,6 +210,11 @@ class Panel(w.VBox):
             note = f"σ = {sigma:.3g}, so that σ · median‖G‖ = {psi:g}, ψ to first order"
         self.sigma_shown.value = render.aside(note)
 
+    def _choose(self, weight: str) -> None:
+        """Select a weight, which may be a new option."""
+        self.weight.options = list(dict.fromkeys([*self.weight.options, weight]))
+        self.weight.value = weight
+
     def _use(self, key: Key, kind: str) -> None:
         """Make this the key of the panel."""
         self.key = key
@@ -267,64 +224,55 @@ class Panel(w.VBox):
     def _use_seed(self) -> None:
         self._use(Key.from_seed(self.key_seed.value), "anyone can guess it")
 
-    def _generate(self) -> None:
-        def show(result: Comparison) -> str:
-            self.result = result
-            return render.comparison(result)
+    def _use_new(self) -> None:
+        self._use(Key.new(), "secret, in memory only")
 
-        self.writing.run(partial(self.session.compare, self.question(), self.key), show)
+    def _another(self) -> None:
+        self.prompt.value = next(self._prompts)
+
+    def _generate(self) -> None:
+        work = partial(self.session.compare, self.question(), self.key)
+        self.writing.run(work, render.comparison)
 
     def _take(self) -> None:
-        if self.result is None:
+        result = self.writing.result
+        if result is None:
             self.testing.say("There is no watermarked text yet: press Generate.", is_error=True)
             return
-        self.text.value = self.result.text(WATERMARKED)
-        self.before.value = self.result.question.prompt
+        self.text.value = result.text(playground.WATERMARKED)
+        self.before.value = result.question.prompt
 
     def _test(self) -> None:
-        def show(result: Tested) -> str:
-            self.tested = result
-            return render.of_test(result)
-
+        text = self.text.value
         edit = Edit(self.how.value, self.share.value, self.allowed.value)
-        work = partial(
-            self.session.test,
-            self.text.value,
-            self.question(),
-            self.key,
-            self.before.value,
-            edit,
-        )
-        self.testing.run(work, show)
+        prompt = self.before.value
+        work = partial(self.session.test, text, self.question(), self.key, prompt, edit)
+        self.testing.run(work, render.of_test)
 
     def _save_key(self) -> None:
-        bound = partial(self.session.bound, self.question(), self.key)
         path = Path(self.key_file.value)
+        question = self.question()
+        key = self.key
 
-        def show(key: Key) -> str:
+        def save(report: Report) -> str:
+            self.session.bound(question, key, report).save(path)
             place = path.resolve()
-            return render.message(f"Key {key.key_id} is saved as {place}, with this weight and σ.")
+            return f"Key {key.key_id} is saved as {place}, with this weight and σ."
 
-        def save(report: Report) -> Key:
-            key = bound(report)
-            key.save(path)
-            return key
-
-        self.filing.run(save, show)
+        self.filing.run(save, render.message)
 
     def _load_key(self) -> None:
         """Use the secret of a key file at any σ, and select the key's weight, if it has one."""
         path = self.key_file.value
 
-        def show(key: Key) -> str:
+        def load(report: Report) -> str:
+            key = Key.load(path)
             if key.binding:
-                weight = Weight(self.session.lm.model, key.binding.weight).name
-                self.weight.options = list(dict.fromkeys([*self.weight.options, weight]))
-                self.weight.value = weight
+                self._choose(playground.one_weight(self.session.lm.model, key.binding.weight))
             self._use(Key(key.secret), f"secret, from {path}")
-            return render.message(f"Key {key.key_id} is in use, at {self.weight.value}.")
+            return f"Key {key.key_id} is in use, at {self.weight.value}."
 
-        self.filing.run(lambda _: Key.load(path), show)
+        self.filing.run(load, render.message)
 
 
 def _columns(*columns: list[w.Widget]) -> w.HBox:

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from transformers import PreTrainedModel
 
 from gaussmark_lib import corrupt, evidence, generate, models, perturb, score, stats, texts
 from gaussmark_lib.beyond import channel, promise, tracing
 from gaussmark_lib.beyond.tracing.authors import windows
-from gaussmark_lib.errors import InvalidTextError
-from gaussmark_lib.gradients import Weigh
-from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
+from gaussmark_lib.keys import Key
+from gaussmark_lib.weights import Watermark, Weight
 from gaussmark_lib.workbench import verdict
 from gaussmark_lib.workbench.plots import show, style
 
@@ -153,6 +154,21 @@ class Comparison:
         return self.tested[kind][sample].text
 
 
+def one_weight(model: PreTrainedModel, weight: str | Sequence[str]) -> str:
+    """Return the name of a matrix of the model.
+
+    Raises:
+        InvalidWatermarkError: if the model has no such matrix, or there are several: the
+            playground solves one σ for one matrix.
+    """
+    if isinstance(weight, tuple | list):
+        raise InvalidWatermarkError(
+            f"weight: expected one matrix, got {len(weight)}; the playground shows noise on one"
+            " matrix, and `gaussmark detect` tests texts for noise on several"
+        )
+    return Weight(model, weight).name
+
+
 def heldout_prompts(n: int) -> list[str]:
     """Return the beginnings of n held-out documentation texts, at most 160 characters each.
 
@@ -259,30 +275,41 @@ class Session:
         report: Report,
         edit: Edit = Edit(),
     ) -> Tested:
-        model = self.lm.model
-        prompts, responses = windows(model, prompt, response)
-        weigh = channel.weights(model, edit.allowed)
+        lm = self.lm
+        prompts, responses = windows(lm.model, prompt, response)
+        weigh = channel.weights(lm.model, edit.allowed)
         report("testing", 0.0)
         scores = tracing.author(
-            model, prompts, responses, wm, keys, token_weights=weigh, batch_size=1
+            lm.model, prompts, responses, wm, keys, token_weights=weigh, batch_size=1
         )
         promised = promise.table(
-            model,
+            lm.model,
             prompts,
             responses,
             wm,
             token_weights=weigh,
-            unknown_prompt=self.lm.unknown_prompt(),
+            unknown_prompt=lm.unknown_prompt(),
             batch_size=1,
         )
         row, control = scores.to_dict("records")
         row |= promise.together(promised)
-        if len(promised) > 1:
-            row["windows"] = len(promised)
+        norms = [row["grad_norm"]]
+        if len(prompts) > 1:
+            row["windows"] = len(prompts)
+            of_windows = score.score(
+                lm.model, prompts, responses, wm, keys[:1], token_weights=weigh, batch_size=1
+            )
+            norms = of_windows["grad_norm"]
         row |= verdict.of(row, wm.sigma, control=control["p_value"])
         report("looking at each token", 0.0)
-        pieces = self._pieces(prompts, responses, wm, keys[0], weigh)
-        return Tested(self.lm.decode(response), edit, row, control, pieces)
+        tables = []
+        for start, text, norm in zip(prompts, responses, norms, strict=True):
+            table = evidence.per_token(lm.model, start, text, wm, keys[0], token_weights=weigh)
+            # It adds up to the ψ of the window: scale it to the window's part of the text's ψ.
+            table["evidence"] *= norm / row["grad_norm"]
+            tables.append(table)
+        pieces = show.pieces(pd.concat(tables, ignore_index=True), lm.decode)
+        return Tested(lm.decode(response), edit, row, control, pieces)
 
     def bound(self, question: Question, key: Key, report: Report = silent) -> Key:
         """Return the key for a key file, bound to the weight and σ of the question."""
@@ -291,6 +318,7 @@ class Session:
             return perturb.bind(self.lm.model, wm, key)
 
     def _watermark(self, question: Question, report: Report) -> Watermark:
+        one_weight(self.lm.model, question.weight)
         sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
         return Watermark(question.weight, sigma)
 
@@ -311,26 +339,6 @@ class Session:
             report(step, done / total)
 
         return generate.sample(self.lm.model, prompts, n_tokens, seed=seed, on_step=on_step)
-
-    def _pieces(
-        self, prompts: list, responses: list, wm: Watermark, key: Key, weigh: Weigh
-    ) -> pd.DataFrame:
-        """The pieces of a text with their evidence, which adds up to ψ over all windows."""
-        model = self.lm.model
-        tables = [
-            evidence.per_token(model, prompt, response, wm, key, token_weights=weigh)
-            for prompt, response in zip(prompts, responses, strict=True)
-        ]
-        if len(tables) > 1:
-            # The evidence of a window adds up to its own ψ: scale it to its part of the text's ψ.
-            of_windows = score.gradients(
-                model, prompts, responses, wm, token_weights=weigh, batch_size=1
-            )
-            gradients = sorted(of_windows, key=lambda gradient: gradient.text)
-            total = tracing.summed(gradients).norm
-            for table, gradient in zip(tables, gradients, strict=True):
-                table["evidence"] *= gradient.norm / total
-        return show.pieces(pd.concat(tables, ignore_index=True), self.lm.decode)
 
 
 def figure(result: Comparison) -> Figure:

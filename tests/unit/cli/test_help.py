@@ -68,3 +68,17 @@ def test_detect_has_no_option_of_another_command(capsys):
     for name in ("--stream", "--public", "--codebook", "--given", "--share", "--state"):
         code, _, err = answer(capsys, "detect", "--key", __file__, name, "x")
         assert (code, f"No such option: {name}" in err) == (cli.REFUSED, True)
+
+
+def test_the_first_screen_shows_where_to_start_and_a_whole_sentence_per_command(
+    capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = answer(capsys, "--help")[1]
+    listed = shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(listed) == len({words[0] for words in COMMANDS})
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+    examples = re.findall(r"^ +gaussmark ([a-z]+)", shown.partition("Start with:")[2], re.MULTILINE)
+    assert examples == ["playground", "key", "generate", "detect", "audit"]
+    assert set(examples) <= {words[0] for words in COMMANDS}
+    assert max(map(len, shown.splitlines())) <= 80

@@ -20,7 +20,7 @@ def test_what_did_not_hold_comes_first_with_the_verdict_of_the_larger_run(tmp_pa
     outcomes = {"level": "held", "price": "too little data", "auc": "at the edge"}
     claims = [*map(claim, outcomes, outcomes.values()), claim("power", "not held")]
     run = record(tmp_path, claims=claims)
-    lines = tour.verdicts(run, large)
+    lines = tour.verdicts(run, [large])
     assert [line["claim"] for line in lines] == ["power", "level", "auc", "price"]
     assert (lines[0]["verdict"], lines[0]["value"]) == ("✗ not held", "0.50")
     assert (lines[0]["reference"]["verdict"], lines[0]["reference"]["value"]) == (
@@ -29,24 +29,27 @@ def test_what_did_not_hold_comes_first_with_the_verdict_of_the_larger_run(tmp_pa
     )
     assert lines[1]["reference"] is None
     assert [line["expected"] for line in lines] == ["−0.1 to 0.1"] * 4
-    assert tour.verdicts(None, large) == []
-    assert tour.verdicts(run, None) == [line | {"reference": None} for line in run.findings]
+    assert tour.verdicts(None, [large]) == []
+    assert tour.verdicts(run, []) == [line | {"reference": None} for line in run.findings]
 
 
-def test_a_page_on_another_model_says_on_which_model_the_larger_runs_are(tmp_path, monkeypatch):
+def test_the_first_larger_run_that_has_a_finding_speaks_and_its_model_is_named(tmp_path):
+    real = folder.Run(tmp_path, "real", {"model": "smollm2"}, {"claims": [claim("a", "held")]}, {})
+    claims = [claim("a", "not held"), claim("b", "held")]
+    toy = folder.Run(tmp_path, "toy", {"model": "doclm"}, {"claims": claims}, {})
+    lines = tour.verdicts(record(tmp_path, claims=claims), [real, toy])
+    models = {line["claim"]: line["reference"]["model"] for line in lines}
+    assert models == {"a": "SmolLM2", "b": "doclm"}
+
+
+def test_a_page_says_on_which_model_each_run_is(tmp_path, monkeypatch):
     estimate = {"sentence": "texts found", "value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
     headline = {"headline": estimate | {"unit": ""}}
-    large = folder.Run(tmp_path, "large", {"model": "doclm"}, headline, {})
-    monkeypatch.setattr(runs, "reference", lambda name: large)
-    status = {"seconds": 1}
-    pages = {}
-    for model in ("smollm2", "doclm"):
-        run = folder.Run(tmp_path, "here", {"model": model}, headline, status)
-        source = notebooks.Notebook(tmp_path / "00_x.ipynb", "", (), {})
-        job = notebooks.Question(source, {"model": model}, "here", "code")
-        pages[model] = tour.html([tour.Stop("00_x", "A title", job=job, run=run)])
-    assert "“Larger run” is on <b>doclm</b>" in pages["smollm2"]
-    assert "smollm2 (SmolLM2-135M-Instruct, 4-bit file, dequantised)" in pages["smollm2"]
-    assert "larger run, on doclm" in pages["smollm2"]
-    assert "Larger run” is on" not in pages["doclm"]
-    assert "larger run</th>" in pages["doclm"]
+    large = folder.Run(tmp_path, "large", {"model": "smollm2"}, headline, {})
+    monkeypatch.setattr(runs, "references", lambda name: [large])
+    run = folder.Run(tmp_path, "here", {"model": "doclm"}, headline, {"seconds": 1})
+    source = notebooks.Notebook(tmp_path / "00_x.ipynb", "", (), {})
+    job = notebooks.Question(source, {"model": "doclm"}, "here", "code")
+    page = tour.html([tour.Stop("00_x", "A title", job=job, run=run)])
+    assert "n = 9, SmolLM2</td>" in page
+    assert "this run, on doclm</th>" in page

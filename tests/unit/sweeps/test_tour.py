@@ -90,7 +90,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_shows_what_came_of_each_notebook(tmp_path, executed, monkeypatch):
-    monkeypatch.setattr(runs, "reference", lambda name: None)
+    monkeypatch.setattr(runs, "references", lambda name: [])
     done = tour(workers=1, progress=False, root=tmp_path / "runs")
     assert executed == [GOOD, BAD]
     assert [stop.name for stop in done.stops] == [GOOD, BAD, NONE]
@@ -123,7 +123,7 @@ def test_the_page_is_one_accessible_file(tmp_path, executed):
     done = tour(workers=1, progress=False, root=tmp_path / "runs")
     assert list(done.page.parent.iterdir()) == [done.page]
     page = Page(done.page)
-    large = runs.reference(GOOD).headline
+    large = runs.references(GOOD)[0].headline
     assert f"Does it work? {large.value} {large.name}" in page.lines, "the larger run's leads"
     assert page.all("html")[0]["lang"] == "en"
     ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}

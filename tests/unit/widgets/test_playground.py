@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
 from gaussmark_lib.beyond import channel, promise
+from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench.widgets import playground
 from gaussmark_lib.workbench.widgets.playground import (
@@ -164,3 +165,11 @@ def test_stopped_anywhere_the_model_is_the_base_model(session, at):
     assert torch.equal(weights.Weight(session.lm.model, WEIGHT).value(), theta)
     perturb.refuse_perturbed(session.lm.model)
     assert session.knows(WEIGHT, 20) == (at > 20), "a stopped measurement is not kept"
+
+
+def test_several_weights_are_refused(session):
+    question = replace(ASKED)
+    # past the type check, which only the tests have
+    object.__setattr__(question, "weight", weights.names(session.lm.model)[:2])
+    with pytest.raises(InvalidWatermarkError, match="expected one matrix, got 2"):
+        session.compare(question, KEY)
