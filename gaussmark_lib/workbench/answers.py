@@ -2,8 +2,8 @@
 
 A reader's run takes seconds and often decides nothing. The notebook's records in git
 (``runs.references``) are larger, and one of them is of a real model. So they speak first:
-:func:`answer` says which prediction came true, and :func:`beside` puts the tables of all runs into
-one table, for one figure.
+:func:`answer` says which prediction came true, :func:`sentences` words the same tables of all runs,
+and :func:`beside` puts the tables of all runs into one table, for one figure.
 """
 
 import math
@@ -84,14 +84,47 @@ def answer(
         raise GaussMarkError(f"options: expected at least two predictions, got {list(options)}")
     find = statement if callable(statement) else lambda run: recorded(run, statement)
     estimates = {title(run): find(run) for run in runs.references(notebook)}
-    lines = [
-        f"- **{name}** (reference): {_in_words(found, options)}"
-        for name, found in estimates.items()
-        if found is not None
-    ]
-    here = f"{THIS_RUN} ({model})" if model else THIS_RUN
-    lines.append(f"- {here}: {_in_words(estimate, options)}")
-    return Markdown("\n".join(lines))
+    found = {
+        name: _in_words(estimate_of_record, options)
+        for name, estimate_of_record in estimates.items()
+        if estimate_of_record is not None
+    }
+    return listed(found, _in_words(estimate, options), model)
+
+
+def sentences(
+    notebook: str, words: Callable[..., str], *, model: str = "", **tables: pd.DataFrame
+) -> Markdown:
+    """Word the tables of each record of the notebook, and then those of this run.
+
+    Args:
+        words: from tables, as arguments with the names of the tables in the record, to sentences.
+        model: the name of this run's model.
+        tables: of this run. A record that lacks one of these tables is left out.
+    """
+    found = {}
+    for run in runs.references(notebook):
+        if all(has_table(run, name) for name in tables):
+            found[title(run)] = words(**{name: run.table(name) for name in tables})
+    return listed(found, words(**tables), model)
+
+
+def has_table(run: Run, name: str) -> bool:
+    """Return whether a record has a table of this name."""
+    return (run.dir / f"{name}.parquet").exists()
+
+
+def listed(found: Mapping[str, str], here: str, model: str) -> Markdown:
+    """Return a list: what the record of each model says, and then what this run says.
+
+    Args:
+        found: name of a record's model → its sentences.
+        here: sentences of this run.
+        model: the name of this run's model.
+    """
+    lines = [f"- **{name}** (reference): {said}" for name, said in found.items()]
+    this_run = f"{THIS_RUN} ({model})" if model else THIS_RUN
+    return Markdown("\n".join([*lines, f"- {this_run}: {here}"]))
 
 
 def _in_words(estimate: Estimate, options: Options) -> str:
@@ -127,7 +160,7 @@ def beside(
     """
     tables = {}
     for run in runs.references(notebook):
-        if not (run.dir / f"{name}.parquet").exists():
+        if not has_table(run, name):
             continue
         recorded_table = run.table(name)
         tables[title(run)] = change(run, recorded_table) if change else recorded_table

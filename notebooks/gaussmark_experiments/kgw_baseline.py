@@ -7,6 +7,7 @@ reads. The change of the cross-entropy −(1/T) log p_θ(y | x), over keys, is w
 notice; it is 0 for every scheme that keeps the distribution of texts over keys.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import torch
+from IPython.display import HTML
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
@@ -41,9 +43,12 @@ from gaussmark_lib.kgw import KGW, exact_tail, z_score
 from gaussmark_lib.perturb import Key, Watermark, watermarked
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.workbench import record
+from gaussmark_lib.workbench import answers, record, runs
 from gaussmark_lib.workbench.pairs import Pairs, means, shares
+from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
+from gaussmark_lib.workbench.runs.folder import Run
+from gaussmark_lib.workbench.words import number
 
 LEVELS = (1e-2, 1e-6)
 # Names of contenders, as tables and figures show them.
@@ -53,6 +58,10 @@ NO_PROMPT = "GaussMark, no prompt"
 SHARPER = robustness.SHARPER
 UNEDITED = robustness.UNEDITED
 AT_COST = "GaussMark at KGW-1's cost"
+COLUMNS = ("GaussMark", AT_COST, "KGW-1", "KGW-2", "SynthID", "Gumbel-max")  # of the first table
+# Names of the two costs. The first has the number of its texts in brackets.
+UNDER_ONE_KEY = "KL under one key"
+OVER_KEYS = "Δ cross-entropy over keys"
 TASKS = {  # kind of answer: (forms of a request, subjects)
     "code": (
         (
@@ -136,6 +145,8 @@ TASKS = {  # kind of answer: (forms of a request, subjects)
         ),
     ),
 }
+BEAM_SEARCH = "beam search"
+FEWEST_SEARCHED = 10  # texts by beam search that are drawn; fewer have no useful interval
 FEW_PAIRS = 20  # with fewer pairs, ratios of tokens are too uncertain
 ITERATIONS = 3  # of solving σ: each multiplies σ² by the wanted price over the price at this σ
 
@@ -372,7 +383,7 @@ def tokens_needed(table: pd.DataFrame, scheme: str, level: float) -> float:
 
 def times_as_many(table: pd.DataFrame, scheme: str, base: str, level: float) -> stats.Estimate:
     """Divide the tokens that a scheme needs by the tokens that another scheme needs, on the same
-    pairs.
+    pairs. The value is NaN if both numbers are only lower limits.
     """
     of_scheme = _texts_by_length(table, scheme)
     of_base = _texts_by_length(table, base)
@@ -383,8 +394,19 @@ def times_as_many(table: pd.DataFrame, scheme: str, base: str, level: float) -> 
         ours, theirs = np.hsplit(medians, 2)
         return first_below(ours, lengths, level) / first_below(theirs, lengths, level)
 
+    if all(rows.median().min() > np.log10(level) for rows in (of_scheme, of_base)):
+        return stats.Estimate(np.nan, np.nan, np.nan, len(of_scheme))
     # side by side, so that both texts of a pair are resampled together
     return stats.interval(np.hstack([of_scheme, of_base]), ratio)
+
+
+def recorded_ratio(run: Run) -> stats.Estimate | None:
+    """Return a record's tokens of GaussMark divided by KGW-1's, at KGW-1's KL if σ was solved for
+    it.
+    """
+    equal = " at KGW-1's KL" if run.params.get("n_pilot") else ""
+    claim = f"tokens needed at level 0.01{equal}, GaussMark divided by KGW-1"
+    return answers.recorded(run, claim)
 
 
 def _texts_by_length(table: pd.DataFrame, scheme: str) -> pd.DataFrame:
@@ -415,24 +437,103 @@ def in_words(needed: float, lengths: Sequence[int]) -> str:
     return f"{needed:.0f}"
 
 
-def draw_lengths(table: pd.DataFrame, level: float, caption: str, name: str) -> Figure:
-    """Draw the share detected at this level against the number of tokens. Save it in the record as
-    ``name``.
+def needed_by_scheme(lengths: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Return :func:`tokens_needed` of each scheme: ``scheme, value, low, high, n, in_words,
+    is_limit``. "At most 8" has the interval from 0 to 8, and "more than 96" has no upper end.
     """
-    words = {1e-2: "0.01", 1e-6: "10⁻⁶"}[level]  # the figure's title says the level
+    tested = sorted(lengths["n_tokens"].unique())
+
+    def needed(log10_p: np.ndarray) -> float:
+        return first_below(np.median(log10_p, axis=0), tested, level)
+
+    rows = []
+    for name in lengths["scheme"].unique():
+        log10_p = _texts_by_length(lengths, name).to_numpy()  # (texts, lengths)
+        estimate = stats.interval(log10_p, needed, n_resamples=500)
+        ends = np.clip([estimate.low, estimate.high], tested[0], tested[-1])
+        row = estimate.row() | {"low": ends[0], "high": ends[1]}
+        if estimate.value > tested[-1]:
+            row |= {"low": estimate.value, "high": np.inf}
+        elif estimate.value <= tested[0]:
+            row |= {"low": 0.0, "high": estimate.value}
+        is_limit = not tested[0] < estimate.value <= tested[-1]
+        in_words_of_row = in_words(estimate.value, tested)
+        rows.append({"scheme": name, **row, "in_words": in_words_of_row, "is_limit": is_limit})
+    return pd.DataFrame(rows)
+
+
+def draw_needed(lengths: pd.DataFrame, notebook: str, level: float, caption: str) -> Figure:
+    """Draw the tokens that each scheme needs at a level, one panel per run: the records of the
+    notebook, and this run with its table ``lengths``.
+    """
+
+    def of_record(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+        return needed_by_scheme(table, level)
+
+    needed = answers.beside(needed_by_scheme(lengths, level), notebook, "lengths", of_record)
+    ends = ["low", "high"]
+    # a limit has no bar: its words say that it is a limit
+    drawn = needed.assign(**{end: needed[end].where(~needed["is_limit"]) for end in ends})
+    words_of_level = {1e-2: "0.01", 1e-6: "10⁻⁶"}[level]
     figure = panels(
-        shares(table, ["scheme", "n_tokens"], level),
-        "n_tokens",
-        by="scheme",
-        title=f"How many tokens does each scheme need at level {words}?",
-        caption=caption,
-        at={"one half": 0.5},
-        ylim=(-0.02, 1.02),
-        xlabel="tokens of the text",
-        ylabel="share of texts detected",
-        xscale="log",
+        drawn,
+        "scheme",
+        by="run",
+        panel="run",
+        title=f"How many tokens until half of the texts are detected at level {words_of_level}?",
+        caption=f"this run: {caption}",
+        ylabel="tokens (logarithmic axis)",
+        yscale="log",
+        ylim=(4, 5 * drawn["value"].max()),
     )
-    return record.save_figure(figure, name)
+    for axes in figure.axes:
+        for container in axes.containers:  # the points of a run
+            words = drawn.loc[drawn["run"] == container.get_label(), "in_words"]
+            bars = drawn.loc[drawn["run"] == container.get_label(), "high"]
+            points = container.lines[0].get_data()
+            for x, y, high, word in zip(*points, bars, words, strict=True):
+                right_end = np.nanmax([x, high])
+                offset = {"xytext": (8, 0), "textcoords": "offset points", "va": "center"}
+                axes.annotate(word, (right_end, y), fontsize="small", **offset)
+        style.few_log_ticks(axes.xaxis)
+        if axes.get_legend():
+            axes.get_legend().remove()  # the panels' titles say it
+    return figure
+
+
+def tokens_in_words(lengths: pd.DataFrame) -> str:
+    """Word the tokens that each scheme needs at the first level (:func:`in_tokens`)."""
+    tested = sorted(lengths["n_tokens"].unique())
+    schemes = lengths["scheme"].unique()
+    needed = {name: [tokens_needed(lengths, name, LEVELS[0])] for name in schemes}
+    rivals = [name for name in schemes if not name.startswith("GaussMark")]
+    times = {name: times_as_many(lengths, "GaussMark", name, LEVELS[0]) for name in rivals}
+    return in_tokens(needed, times, tested)
+
+
+def levels_apart_in_words(lengths: pd.DataFrame) -> str:
+    """Word how many times as many tokens each scheme needs at the second level as at the first. A
+    scheme whose numbers are limits has a limit, or no number.
+    """
+    tested = sorted(lengths["n_tokens"].unique())
+    words = {}
+    unknown = []
+    for name in lengths["scheme"].unique():
+        first, second = (tokens_needed(lengths, name, level) for level in LEVELS)
+        is_low = second > tested[-1]
+        is_high = first <= tested[0]
+        if first > tested[-1] or (is_low and second <= first):
+            unknown.append(name)
+            continue
+        prefix = "more than " if is_low else ""
+        prefix = "at least " if is_high and not is_low else prefix
+        words[name] = f"{prefix}{min(second, tested[-1]) / first:.1f}"
+    sentences = [f"Times as many tokens at 10⁻⁶: {listing(words)}."] if words else []
+    if unknown:
+        sentences.append(
+            f"The texts of {tested[-1]} tokens are too short to say it of {', '.join(unknown)}."
+        )
+    return " ".join(sentences)
 
 
 def in_tokens(
@@ -460,8 +561,7 @@ def in_tokens(
     words = {name: in_words(number, lengths) for name, number in at_level.items()}
     sentences = [
         f"Tokens needed at level {LEVELS[0]:g}: {listing(words)}.",
-        "GaussMark needs significantly more tokens than:"
-        f" {', '.join(fewer) or 'no scheme in this run'}.",
+        f"GaussMark needs significantly more tokens than: {', '.join(fewer) or 'no scheme'}.",
     ]
     if incomparable:
         sentences.append(
@@ -469,26 +569,44 @@ def in_tokens(
             " so their ratio says nothing."
         )
     if min(ratio.n for ratio in times.values()) < FEW_PAIRS:
-        sentences.append("With so few pairs, the ratios are imprecise; compare the curves.")
+        sentences.append(
+            "With so few pairs, the ratios are imprecise; see the intervals in the figure."
+        )
     return " ".join(sentences)
 
 
-def price_in_words(change: ArrayLike, needed: float, longest: int) -> str:
+def price_in_words(cost: stats.Estimate, needed: float, longest: int) -> str:
     """Word the price of one detection: the mean cost per token, in nats, times the tokens needed.
 
     The price is a lower limit if more than the ``longest`` number of tokens is needed. There is no
     price if the cost is not significantly above 0.
 
-    >>> price_in_words([0.18, 0.2, 0.22], 40.0, 96), price_in_words([0.18, 0.2, 0.22], 97.0, 96)
-    ('8.0 nats', 'more than 19.2 nats')
-    >>> price_in_words([-0.1, 0.1, 0.3], 40.0, 96)
+    >>> cost = stats.Estimate(0.2, 0.15, 0.25, 30)
+    >>> price_in_words(cost, 40.0, 96), price_in_words(cost, 97.0, 96)
+    ('8.0 nats (6.0 to 10.0)', 'more than 19.2 nats')
+    >>> price_in_words(stats.Estimate(0.1, -0.1, 0.3, 30), 40.0, 96)
     'cost not significantly above 0'
     """
-    cost = stats.interval(change)
     if not cost.low > 0:
         return "cost not significantly above 0"
-    prefix = "more than " if needed > longest else ""
-    return f"{prefix}{cost.value * min(needed, longest):.1f} nats"
+    if needed > longest:
+        return f"more than {cost.value * longest:.1f} nats"
+    ends = f"({cost.low * needed:.1f} to {cost.high * needed:.1f})"
+    return f"{cost.value * needed:.1f} nats {ends}"
+
+
+def prices_in_words(costs: pd.DataFrame, lengths: pd.DataFrame) -> str:
+    """Word the price of one detection at the first level, of each scheme that changes the text over
+    keys. The interval is that of the cost.
+    """
+    over_keys = costs[costs["cost"] == OVER_KEYS].set_index("scheme")
+    longest = lengths["n_tokens"].max()
+    words = {}
+    for name in ("GaussMark", "KGW-1", "KGW-2"):
+        value, low, high, n = over_keys.loc[name, ["value", "low", "high", "n"]]
+        needed = tokens_needed(lengths, name, LEVELS[0])
+        words[name] = price_in_words(stats.Estimate(value, low, high, int(n)), needed, longest)
+    return f"Price of one detection at level {LEVELS[0]:g}: {listing(words)}."
 
 
 def changes(
@@ -535,8 +653,8 @@ def both_costs(kl: Mapping[str, np.ndarray], change: Mapping[str, np.ndarray]) -
     """
     # the divergences are of the first texts alone
     sides = {
-        f"KL under one key ({len(kl[CONTROL])} texts)": kl,
-        "Δ cross-entropy over keys": change,
+        f"{UNDER_ONE_KEY} ({len(kl[CONTROL])} texts)": kl,
+        OVER_KEYS: change,
     }
     costs = pd.concat(  # long: a row per text and scheme
         pd.DataFrame(nats).melt(var_name="scheme", value_name="nats").assign(cost=cost)
@@ -545,13 +663,52 @@ def both_costs(kl: Mapping[str, np.ndarray], change: Mapping[str, np.ndarray]) -
     return means(costs, ["cost", "scheme"], "nats")
 
 
+def draw_costs(costs: pd.DataFrame, notebook: str, caption: str) -> Figure:
+    """Draw both costs of each scheme, of the notebook's records and of this run."""
+    table = answers.beside(costs, notebook, "costs")
+    # the number of texts differs between the runs
+    without_n = table["cost"].str.partition(" (")[0]
+    figure = panels(
+        table.assign(cost=without_n),
+        "scheme",
+        by="run",
+        panel="cost",
+        ylabel="nats per token",
+        at={"no cost": 0},
+        title="What does each scheme cost, under one key and over keys?",
+        caption=f"this run: {caption}",
+    )
+    return record.save_figure(figure, "costs")
+
+
+def costs_in_words(costs: pd.DataFrame) -> str:
+    """Word which scheme costs most under one key, and whose cost over keys is above 0."""
+    kl = costs[costs["cost"] != OVER_KEYS].set_index("scheme")["value"]
+    over_keys = costs[costs["cost"] == OVER_KEYS]
+    above = over_keys[over_keys["low"] > 0]
+    words = {
+        row.scheme: f"{row.value:.2f} ({row.low:.2f} to {row.high:.2f})"
+        for row in above.itertuples()
+    }
+    most = kl.idxmax()
+    first = f"Under one key, {most} costs most: {kl[most]:.2f} nats per token"
+    first = f"{first} (GaussMark {kl['GaussMark']:.2f})."
+    if not words:
+        return f"{first} Over keys, no interval of a cost lies above 0."
+    return f"{first} Over keys, the interval lies above 0 for {listing(words)}."
+
+
 def by_version(edited: pd.DataFrame) -> pd.DataFrame:
     """Return the share detected at level 0.01 after each edit, and in ``version`` the edit in
     words.
     """
     detected = shares(edited, ["scheme", "edit", "fraction"], 0.01)
     # the unedited texts have no strength
-    strength = detected["fraction"].map(", {:g}".format).where(detected["fraction"] > 0, "")
+    strength = (
+        detected["fraction"]
+        .map(", {:.0%} of the tokens".format)
+        .where(detected["fraction"] > 0, "")
+    )
     return detected.assign(version=detected["edit"] + strength)
 
 
@@ -568,25 +725,96 @@ def losses_in_words(after: pd.DataFrame, names: Sequence[str], version: str) -> 
         most = "No share falls."
     else:
         losers = [name for name, loss in losses.items() if np.isclose(loss, largest)]
-        most = f"In this run, the share falls most for {' and '.join(losers)}, by {largest:.2f}."
+        most = f"The share falls most for {' and '.join(losers)}, by {largest:.2f}."
     return f"Share detected, unedited and after *{version}*: {listing(words)}. {most}"
 
 
-def draw_left(table: pd.DataFrame, x: str, title: str, caption: str, name: str) -> Figure:
-    """Draw the share detected at level 0.01 by scheme and column x. Save it in the record as
-    ``name``.
+def edits_in_words(edits: pd.DataFrame) -> str:
+    """Word what the first edit leaves of each scheme (:func:`losses_in_words`)."""
+    after = by_version(edits)
+    versions = [version for version in after["version"].unique() if version != UNEDITED]
+    return losses_in_words(after, [*after["scheme"].unique()], versions[0])
+
+
+def ways_of(ways: pd.DataFrame) -> pd.DataFrame:
+    """Return the shares detected at temperatures 0 and 1 and by beam search, if at least ten texts
+    were searched for: ``way, scheme, value, low, high, n``.
     """
+    earlier = {"sampling": "temperature 1", "greedy search": "temperature 0"}  # names in records
+    way = ways["way"].replace(earlier)
+    way = way.mask(way.str.contains("beam"), BEAM_SEARCH)
+    table = ways.assign(way=way)
+    table = table[table["scheme"].isin(COLUMNS)]
+    chosen = ["temperature 1", "temperature 0", BEAM_SEARCH]
+    is_too_small = (table["way"] == BEAM_SEARCH) & (table["n"] < FEWEST_SEARCHED)
+    table = table[table["way"].isin(chosen) & ~is_too_small]
+    return table[["way", "scheme", "value", "low", "high", "n"]]
+
+
+def draw_ways(ways: pd.DataFrame, notebook: str, caption: str) -> Figure:
+    """Draw the share detected at level 0.01 by scheme and way of decoding (:func:`ways_of`), one
+    panel per run.
+    """
+    table = answers.beside(ways_of(ways), notebook, "ways", lambda run, table: ways_of(table))
     figure = panels(
         table,
-        x,
-        by="scheme",
-        title=title,
-        caption=caption,
-        at={"level": 0.01},
+        "scheme",
+        by="way",
+        panel="run",
+        title="How many texts are detected if nothing is sampled?",
+        caption=f"this run: {caption}",
         ylim=(-0.02, 1.02),
         ylabel="share of texts detected at level 0.01",
     )
-    return record.save_figure(figure, name)
+    # one legend, of all ways: a run need not have each
+    handles = {}
+    for axes in figure.axes:
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        if axes.get_legend():
+            axes.get_legend().remove()
+    beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+    figure.axes[-1].legend(handles.values(), handles.keys(), **beside)
+    return record.save_figure(figure, "ways")
+
+
+def greedy_in_words(ways: pd.DataFrame) -> str:
+    """Word the share detected with sampling and at temperature 0, of each scheme, and say whether
+    GaussMark's share at temperature 0 is as large, smaller, or not above the level.
+    """
+    rows = ways_of(ways).set_index(["scheme", "way"])
+    names = [name for name in COLUMNS if (name, "temperature 0") in rows.index]
+    if not names or ("GaussMark", "temperature 1") not in rows.index:
+        return "no texts at temperatures 0 and 1"
+    words = {}
+    for name in names:
+        sampled, greedy = (rows["value"][name, f"temperature {t}"] for t in (1, 0))
+        words[name] = f"{sampled:.0%}, {greedy:.0%}"
+    sampled, greedy = (rows.loc[("GaussMark", f"temperature {t}")] for t in (1, 0))
+    if greedy["low"] <= LEVELS[0]:
+        outcome = "**not significantly above the level**"
+    elif greedy["high"] < sampled["low"]:
+        outcome = "**fewer**"
+    else:
+        outcome = "**no significant difference**"
+    return (
+        f"Texts detected at level 0.01 at temperature 1, and at temperature 0: {listing(words)}."
+        f" GaussMark at temperature 0: {outcome}."
+    )
+
+
+def beams_in_words(ways: pd.DataFrame) -> str:
+    """Word the share detected after beam search, next to that of greedy search."""
+    is_beam = ways["way"].str.contains("beam")
+    is_greedy = ways["way"].isin(["temperature 0", "greedy search"])
+    words = {}
+    for row in ways[is_beam].itertuples():
+        greedy = ways[is_greedy & (ways["scheme"] == row.scheme)]
+        other = "".join(f", greedy search {share:.0%}" for share in greedy["value"])
+        found = f"{row.value:.0%} ({row.low:.0%} to {row.high:.0%}) of {row.n} texts"
+        words[row.scheme] = f"{found}{other}"
+    if not words:
+        return "no beam search."
+    return f"Texts detected at level 0.01 after beam search: {listing(words)}."
 
 
 def requests(lm: models.LM, n: int) -> tuple[list[str], list[list[int]]]:
@@ -784,12 +1012,12 @@ def one_key(
     for (kind, of_kind), (name, scheme) in product(human.items(), tests.items()):
         # (texts, keys)
         p = robustness.p_values(lm, scheme, of_kind.prompts, of_kind.responses, keys)
-        for number, share in enumerate((p <= level).mean(0)):
+        for key_number, share in enumerate((p <= level).mean(0)):
             row = {
                 "kind": kind,
                 "scheme": name,
                 "n": len(p),
-                "key": number,
+                "key": key_number,
                 "share": share,
             }
             rows.append(row)
@@ -847,11 +1075,47 @@ def continued(model: PreTrainedModel, prompt: list[int], n_tokens: int, **settin
     return text[0, len(prompt) :].tolist()
 
 
-def of_one_key(table: pd.DataFrame, odd: str) -> str:
-    """Word the worst key of each test at level 0.05, what chance alone would give, and Gumbel-max's
-    two tests on the kind ``odd``.
+def worst_keys(one_key: pd.DataFrame) -> pd.DataFrame:
+    """Return the share that the key with the most false alarms calls watermarked: ``scheme, kind,
+    value``, and ``by_chance``, the :func:`worst_by_chance` of as many keys and texts.
     """
-    share_by_kind = table.groupby(["scheme", "kind"], sort=False)["share"]
+    worst = one_key.groupby(["scheme", "kind"], sort=False)["share"].max().rename("value")
+    by_chance = worst_by_chance(one_key["key"].nunique(), one_key["n"].min(), 0.05)
+    return worst.reset_index().assign(by_chance=by_chance)
+
+
+def draw_worst_keys(one_key: pd.DataFrame, notebook: str, caption: str) -> Figure:
+    """Draw the false alarms of the worst key by test and kind of text, one panel per run."""
+
+    def of_record(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+        return worst_keys(table)
+
+    worst = answers.beside(worst_keys(one_key), notebook, "one_key", of_record)
+    figure = panels(
+        worst,
+        "scheme",
+        by="kind",
+        panel="run",
+        title="How many human texts does the worst key call watermarked?",
+        caption=f"this run: {caption}; dashed: the level; solid line: the worst key stays below it "
+        "with a probability of 95% if texts are independent",
+        at={"level 0.05": 0.05},
+        ylim=(-0.02, 1.02),
+        ylabel="share of the texts of a kind",
+    )
+    for axes, run_name in zip(figure.axes, worst["run"].unique(), strict=True):
+        by_chance = worst.loc[worst["run"] == run_name, "by_chance"].iloc[0]
+        axes.axvline(by_chance, **style.THIN, linestyle="-")
+    return record.save_figure(figure, "one_key")
+
+
+def of_one_key(one_key: pd.DataFrame) -> str:
+    """Word the worst key of each test at level 0.05, what chance alone would give, and Gumbel-max's
+    two tests on source code, or else on the last kind.
+    """
+    kinds = [*one_key["kind"].unique()]
+    odd = "source" if "source" in kinds else kinds[-1]
+    share_by_kind = one_key.groupby(["scheme", "kind"], sort=False)["share"]
     worst = share_by_kind.max()  # over keys
     mean = share_by_kind.agg(stats.interval, share=True)  # with an interval over keys
     words = {
@@ -860,8 +1124,8 @@ def of_one_key(table: pd.DataFrame, odd: str) -> str:
     }
     repeats = mean[EVERY_TOKEN, odd]
     once = mean["Gumbel-max", odd]
-    n_keys = table["key"].nunique()
-    n_texts = table["n"].min()  # per kind
+    n_keys = one_key["key"].nunique()
+    n_texts = one_key["n"].min()  # per kind
     by_chance = worst_by_chance(n_keys, n_texts, 0.05)
     return (
         f"Share of human texts that the worst of {n_keys} keys calls watermarked at level 0.05: "
@@ -887,3 +1151,176 @@ def attained(n: int, share: float, level: float, test: str = "exact") -> float:
         p_values = exact_tail(greens, n, share)["p_value"]
     rejects = p_values <= level
     return float(binom.pmf(greens, n, share)[rejects].sum())
+
+
+def draw_levels(levels: pd.DataFrame, notebook: str, caption: str) -> Figure:
+    """Draw the false-alarm rate of each test over keys at level 0.05, of all runs."""
+    table = answers.beside(levels, notebook, "levels")
+    figure = panels(
+        table[table["level"] == 0.05],
+        "scheme",
+        by="run",
+        at={"level 0.05": 0.05},
+        ylabel="false-alarm rate over fresh keys",
+        title="Does the false-alarm rate over keys equal the level?",
+        caption=f"this run: {caption}; exact 99% intervals",
+    )
+    return record.save_figure(figure, "levels")
+
+
+def levels_in_words(levels: pd.DataFrame) -> str:
+    """Word the false-alarm rates of the two added tests, and name the tests whose interval lies
+    above a level.
+    """
+    added = levels[levels["scheme"].isin(["KGW-2 z-test", EVERY_TOKEN])]
+    words = {
+        name: " and ".join(
+            f"{row.value:.1%} ({row.low:.1%} to {row.high:.1%}) at {row.level:g}"
+            for row in rows.itertuples()
+        )
+        for name, rows in added.groupby("scheme", sort=False)
+    }
+    above = levels[levels["low"] > levels["level"]]
+    names = " and ".join(above["scheme"].unique())
+    verdict = f"Too many false alarms: {names}." if names else "No test has too many false alarms."
+    return f"{verdict} {listing(words)}; n = {levels['n'].iloc[0]:,}."
+
+
+def measures(
+    lengths: pd.DataFrame,
+    costs: pd.DataFrame,
+    edits: pd.DataFrame,
+    ways: pd.DataFrame,
+    one_key: pd.DataFrame,
+) -> pd.DataFrame:
+    """Return what decides between the schemes, from the tables of a run: ``measure, note, sign,
+    scheme, value, low, high, in_words``. A scheme is better if sign · value is larger.
+    """
+    needed = needed_by_scheme(lengths, LEVELS[0])
+    note = f"until half of {lengths['text'].nunique()} texts are detected at level 0.01"
+    parts = [needed.assign(measure="tokens needed", note=note, sign=-1)]
+
+    is_change = costs["cost"] == OVER_KEYS
+    for name, rows in (("cost over keys", costs[is_change]), (UNDER_ONE_KEY, costs[~is_change])):
+        note = f"nats per token, {rows['n'].iloc[0]} texts"
+        in_words_of_rows = [
+            f"{number(row.value, 2)} ({number(row.low, 2)} to {number(row.high, 2)})"
+            for row in rows.itertuples()
+        ]
+        part = rows.assign(measure=name, note=note, sign=-1, in_words=in_words_of_rows)
+        parts.append(part)
+
+    after = by_version(edits)
+    version = after.loc[after["edit"] != UNEDITED, "version"].iloc[0]
+    note = f"share of texts after *{version}*"
+    rows = after[after["version"] == version]
+    parts.append(_shares_in_words(rows, "detection after an edit", note))
+
+    greedy = ways_of(ways).query("way == 'temperature 0'")
+    if len(greedy):
+        parts.append(_shares_in_words(greedy, "detection at temperature 0", "share of texts"))
+
+    worst = worst_keys(one_key)
+    worst = worst.sort_values("value", ascending=False).drop_duplicates("scheme")
+    in_words_of_rows = [f"{row.value:.0%} of {row.kind}" for row in worst.itertuples()]
+    note = f"human texts that the worst of {one_key['key'].nunique()} keys calls watermarked"
+    note = f"{note} at level 0.05"
+    part = worst.assign(measure="false alarms of one key", note=note, sign=-1)
+    parts.append(part.assign(in_words=in_words_of_rows, low=np.nan, high=np.nan))
+    table = pd.concat(parts, ignore_index=True)
+    return table[table["scheme"].isin(COLUMNS)]
+
+
+def _shares_in_words(rows: pd.DataFrame, measure: str, note: str) -> pd.DataFrame:
+    in_words_of_rows = [
+        f"{row.value:.0%} ({row.low:.0%} to {row.high:.0%})" for row in rows.itertuples()
+    ]
+    n_texts = rows["n"].max()
+    note = f"{note}, n = {n_texts}"
+    return rows.assign(measure=measure, note=note, sign=1, in_words=in_words_of_rows)
+
+
+def outcomes(of_measure: pd.DataFrame) -> dict[str, str]:
+    """Compare GaussMark with each other scheme by one of the :func:`measures`: scheme → "loses to",
+    "wins against" or "does not clearly differ from". A scheme is better if the intervals do not
+    overlap; without intervals there is no comparison.
+    """
+    rows = of_measure.dropna(subset=["low", "high"]).set_index("scheme")
+    if "GaussMark" not in rows.index:
+        return {}
+    ours = rows.loc["GaussMark"]
+    by_scheme = {}
+    for name, theirs in rows.iterrows():
+        if name.startswith("GaussMark"):
+            continue
+        is_above = ours["low"] > theirs["high"]
+        is_below = ours["high"] < theirs["low"]
+        is_better = is_above if ours["sign"] > 0 else is_below
+        is_worse = is_below if ours["sign"] > 0 else is_above
+        if is_better:
+            by_scheme[name] = "wins against"
+        elif is_worse:
+            by_scheme[name] = "loses to"
+        else:
+            by_scheme[name] = "does not clearly differ from"
+    return by_scheme
+
+
+def _joined(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def at_a_glance(notebook: str) -> HTML:
+    """Return one table of the notebook's records: what each scheme needs, costs and survives, and
+    where GaussMark loses and wins.
+    """
+    table = []
+    for run in runs.references(notebook):
+        names = [*inspect.signature(measures).parameters]
+        if not all(answers.has_table(run, name) for name in names):
+            continue
+        found = measures(**{name: run.table(name) for name in names})
+        for measure, rows in found.groupby("measure", sort=False):
+            by_outcome = {}
+            for name, outcome in outcomes(rows).items():
+                by_outcome.setdefault(outcome, []).append(name)
+            verdict = "; ".join(f"{word} {_joined(names)}" for word, names in by_outcome.items())
+            cells = rows.set_index("scheme")["in_words"].to_dict()
+            question = f"{measure} ({rows['note'].iloc[0]})".replace("*", "")
+            columns = {name: cells.get(name, "") for name in COLUMNS}
+            row = {"model": answers.title(run), "what": question, **columns}
+            table.append(row | {"so GaussMark": verdict})
+    cooperation = dict.fromkeys(COLUMNS[2:], "the sampler, at each token")
+    cooperation |= {COLUMNS[0]: "nothing: any engine that runs the weights"}
+    wins = f"wins against {_joined(COLUMNS[2:])}"
+    what = {"model": "every model", "what": "what must cooperate while a text is written"}
+    table.append(what | cooperation | {"so GaussMark": wins})
+    frame = pd.DataFrame(table).fillna("")
+    is_empty = (frame == "").all()
+    with pd.option_context("display.max_colwidth", None):
+        return HTML(frame.loc[:, ~is_empty].to_html(index=False, justify="left"))
+
+
+def against(rivals: Sequence[str], **tables: pd.DataFrame) -> str:
+    """Word where GaussMark loses to each rival, where it wins, and what is not decided."""
+    found = measures(**tables)
+    # without the intervals
+    found = found.assign(short=found["in_words"].str.partition(" (")[0])
+    sentences = []
+    for rival in rivals:
+        by_outcome = {}
+        for measure, rows in found.groupby("measure", sort=False):
+            outcome = outcomes(rows).get(rival)
+            if outcome:
+                words = rows.set_index("scheme")["short"]
+                numbers = f"{measure} ({words['GaussMark']} and {words[rival]})"
+                by_outcome.setdefault(outcome, []).append(numbers)
+        parts = [f"{word} {rival} in {_joined(numbers)}" for word, numbers in by_outcome.items()]
+        sentences.append(f"GaussMark {'; '.join(parts)}.")
+    return " ".join(sentences)
+
+
+def against_kgw(**tables: pd.DataFrame) -> str:
+    """Word how GaussMark compares with KGW at both of its strengths (:func:`against`)."""
+    return against(("KGW-1", "KGW-2"), **tables)

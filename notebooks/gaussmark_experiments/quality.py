@@ -20,8 +20,9 @@ divided by its mean.
 
 import hashlib
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -29,9 +30,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
+from IPython.display import HTML, Markdown
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from gaussmark_lib import (
+    divergence,
     files,
     generate,
     likelihood,
@@ -44,11 +49,13 @@ from gaussmark_lib import (
 )
 from gaussmark_lib.beyond import schemes
 from gaussmark_lib.beyond.schemes import GaussMark
+from gaussmark_lib.engine.arithmetic import wide
+from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.workbench import claims, record
+from gaussmark_lib.workbench import answers, claims, record, runs, words
 from gaussmark_lib.workbench.begin import pilot_prompts
 from gaussmark_lib.workbench.pairs import Pairs, under_own_keys
 from gaussmark_lib.workbench.plots.panels import panels
@@ -66,7 +73,31 @@ from gaussmark_lib.workbench.quality.compare import (
     GAUSSMARK,
     STRONG,
 )
+from gaussmark_lib.workbench.runs.folder import Run
+from gaussmark_lib.workbench.words import number
 
+NOTEBOOK = "05_quality"
+TYPICAL_PSI = 4.0  # finds 95% of the texts at a level of 0.01
+TYPICAL_LENGTHS = (100, 500, 2_000)
+RISE = "rise of the cross-entropy on human text"
+# finding → (what the closing sentences say of it, factor to the unit of the sentence)
+COSTS = {
+    RISE: ("human text costs {} nats per token", 1),
+    "points of accuracy that GaussMark adds, over the benchmarks that can lose some": (
+        "the accuracy in benchmarks changes by {} points",
+        1,
+    ),
+    "share of the strong mark's change of accuracy, over the tasks that see it": (
+        "GaussMark's change of accuracy is {} times the strong mark's",
+        1,
+    ),
+    "classifier's accuracy above chance": (
+        "a classifier without the key is {} points better than chance",
+        100,
+    ),
+    "win rate above one half": ("the judge's win rate is {} points above one half", 100),
+}
+FEWEST_ITEMS = 30
 ABOVE_CHANCE = 0.15  # accuracy above chance that the base model needs for a loss to show
 Asked = harness.Asked | benchmarks.Asked
 # Of measures that are not tasks: what their column ``change`` holds, with its unit.
@@ -266,7 +297,7 @@ def likelihoods(
     return base, pd.concat(tables, ignore_index=True)
 
 
-def answers(
+def answers_of(
     lm: models.LM,
     marks: dict[str, Scheme],
     keys: Sequence[Key],
@@ -706,6 +737,63 @@ def cost_table(changes: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def with_references(changes: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
+    """Return ``compare.summary`` of some measures, of the notebook's records and of this run, with
+    the column ``run``. A record that has no more items than this run is left out of a measure.
+    """
+    here = compare.summary(changes[changes["measure"].isin(measures)])
+    n_here = here.groupby("measure")["n"].max()
+
+    def larger(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+        is_larger = table["n"] > table["measure"].map(n_here)  # also False without the measure
+        return table[is_larger]
+
+    return answers.beside(here, NOTEBOOK, "quality", larger)
+
+
+def in_all_runs(changes: pd.DataFrame, measures: Sequence[str], model: str) -> Markdown:
+    """Say how GaussMark changes some measures in each record, and in this run with its model."""
+    table = with_references(changes, measures)
+    recorded = table[table["run"] != answers.THIS_RUN]
+    found = {name: _means_in_words(of_run) for name, of_run in recorded.groupby("run", sort=False)}
+    here = " ".join(in_words(changes, measure) for measure in measures)
+    return answers.listed(found, here, model)
+
+
+def _means_in_words(means: pd.DataFrame) -> str:
+    """The means of GaussMark and of the strong mark by each measure of a record's summary."""
+    sentences = []
+    for measure, rows in means.groupby("measure", sort=False):
+        by_model = rows.set_index("model")
+        ours = _estimate(by_model.loc[GAUSSMARK])
+        strong = _estimate(by_model.loc[STRONG])
+        is_blind = not by_model.loc[STRONG, "differs"]
+        blind = " So the measure is blind." if is_blind else ""
+        sentences.append(
+            f"**{measure}**: under GaussMark, the mean {quantity(measure)} is **{ours}**."
+            f" Under the strong mark, the mean is {strong}.{blind}"
+        )
+    return " ".join(sentences)
+
+
+def _estimate(row: pd.Series) -> stats.Estimate:
+    return stats.Estimate(row["value"], row["low"], row["high"], int(row["n"]))
+
+
+def under_strong(changes: pd.DataFrame, measure: str) -> Callable[[Run], stats.Estimate | None]:
+    """Return a function from a record to its mean change of a measure under the strong mark; None
+    if the record has no more items than this run.
+    """
+    table = with_references(changes, [measure]).query("model == @STRONG")
+    by_run = table.set_index("run")
+
+    def of_record(run: Run) -> stats.Estimate | None:
+        name = answers.title(run)
+        return _estimate(by_run.loc[name]) if name in by_run.index else None
+
+    return of_record
+
+
 def figure(
     changes: pd.DataFrame,
     name: str,
@@ -713,22 +801,263 @@ def figure(
     caption: str,
     title: str,
 ) -> Figure:
-    """Draw the mean change of each of these measures, a row per model. Save it in the record as
-    ``name``. The caption ends with keys × items.
+    """Draw the mean change of each of these measures, a row per model, of the notebook's records
+    and of this run. Save it in the record as ``name``. The caption ends with keys × items.
     """
     rows = changes[changes["measure"].isin(measures)]
-    table = compare.summary(rows)
+    table = with_references(changes, measures)
     has_panels = len(measures) > 1  # a single measure is the axis of a single panel
+    sizes = f"{compare.sizes(rows)} per contender"
     drawn = panels(
-        table.assign(measure=table["measure"].map(quantity)),
+        table.assign(measure=table["measure"].map(quantity), model=table["model"].map(short)),
         "model",
+        by="run",
         panel="measure" if has_panels else None,
         at={"no change": 0},
         ylabel="mean over items" if has_panels else quantity(measures[0]),
         title=title,
-        caption=f"{caption}; {compare.sizes(rows)} per contender; 95% intervals, clustered by key",
+        caption=f"this run: {caption}; {sizes}; 95% intervals, clustered by key",
     )
     return record.save_figure(drawn, name)
+
+
+def short(name: str) -> str:
+    """Shorten the name of a weight, also inside the name of a contender.
+
+    >>> short("GaussMark, model.layers.15.mlp.down_proj.weight")
+    'GaussMark, block 15 down_proj'
+    """
+    return re.sub(r"model\.layers\.(\d+)\.\w+\.(\w+)\.weight", r"block \1 \2", name)
+
+
+def draw_tasks(answered: pd.DataFrame, caption: str) -> Figure:
+    """Draw how GaussMark and the strong mark change the accuracy in each task, in points, one panel
+    per run: a record has other tasks than this run.
+    """
+
+    def of_tasks(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+        return table[table["measure"].isin(run.table("tasks")["task"])]
+
+    table = answers.beside(compare.summary(answered), NOTEBOOK, "quality", of_tasks)
+    table = table[table["model"].isin([GAUSSMARK, STRONG])]
+    ends = ["value", "low", "high"]
+    table[ends] = 100 * table[ends]
+    tasks_of_runs = table["measure"].str.replace("_", " ")
+    drawn = panels(
+        table.assign(task=tasks_of_runs),
+        "task",
+        by="model",
+        panel="run",
+        at={"no change": 0},
+        ylabel="change of accuracy, in points (percent of the items)",
+        title="How many points of accuracy does a mark cost?",
+        caption=f"this run: {caption}; {compare.sizes(answered)} per mark; 95% intervals, "
+        "clustered by key",
+        sharey=False,
+    )
+    return record.save_figure(drawn, "tasks")
+
+
+def churn_in_words(tasks: pd.DataFrame) -> str:
+    """Word the answers that GaussMark changes in each task, and whether the comparison would show a
+    loss of 5 points.
+    """
+    sentences = []
+    for row in tasks.to_dict("records"):
+        changed = row["lost"] + row["gained"]
+        power = row["power for 5 points"]
+        shows = "probably yes" if power >= 0.8 else "not reliably"
+        sentences.append(
+            f"{row['task']}: **{changed / row['items']:.0%}** of {row['items']:,} answers change"
+            f" ({row['lost']} lost, {row['gained']} gained). Would it show a loss of 5 points?"
+            f" {shows} (power {power:.2f})."
+        )
+    return " ".join(sentences)
+
+
+@torch.no_grad()
+def temperature_prices(
+    lm: models.LM, passages: Texts, temperatures: Sequence[float], batch_size: int = 4
+) -> pd.DataFrame:
+    """Return what sampling at a temperature τ costs, at the places of human passages. With p the
+    model's next token and p_τ ∝ p^(1/τ), in nats per token:
+
+    ``value, low, high, n``: the mean of KL(p_τ ‖ p), to compare with ψ²/(2T), also a KL.
+    ``change``: the mean of −Σ p_τ log p minus the entropy of p, as the cost over keys in 08.
+    """
+    kl_of_passages = []  # each (batch, temperatures)
+    change_of_passages = []
+    for batch in in_lists(passages, batch_size):
+        # the first token has no prediction without a prompt, so it is the prompt
+        pairs = [(ids[:1], ids[1:]) for ids in batch]
+        inputs, is_token = divergence.laid_out(lm.model, pairs)
+        log_p = wide(divergence.logits(lm.model, inputs, is_token.shape[1])).log_softmax(-1)
+        kl, change = (torch.zeros(len(temperatures), len(batch)) for _ in range(2))
+        entropy = torch.special.entr(log_p.exp()).sum(-1)  # (batch, places)
+        for i, temperature in enumerate(temperatures):
+            log_q = (log_p / temperature).log_softmax(-1)  # (batch, places, vocabulary)
+            crossed = -(log_q.exp() * log_p).sum(-1)
+            divergence_of_places = crossed - torch.special.entr(log_q.exp()).sum(-1)
+            kl[i] = _mean_over_tokens(divergence_of_places, is_token)
+            change[i] = _mean_over_tokens(crossed - entropy, is_token)
+        kl_of_passages.append(kl.T)
+        change_of_passages.append(change.T)
+    kl_by_passage = torch.cat(kl_of_passages).double().numpy()
+    changes = torch.cat(change_of_passages).double().mean(0).tolist()
+    rows = [
+        {"temperature": temperature, **stats.interval(column).row(), "change": change}
+        for temperature, column, change in zip(temperatures, kl_by_passage.T, changes, strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _mean_over_tokens(values: Tensor, is_token: Tensor) -> Tensor:
+    """The mean over the tokens of each text, without its padding."""
+    return (values * is_token).sum(-1).cpu() / is_token.sum(-1).cpu()
+
+
+def equal_temperature(temperature: pd.DataFrame, price: float) -> float:
+    """Return the temperature whose KL is this price, from that of temperature 1.1: to first order,
+    a KL grows like the square of the change.
+    """
+    is_tenth = np.isclose(temperature["temperature"], 1.1)
+    of_tenth = temperature.loc[is_tenth, "value"].item()
+    return 1 + 0.1 * float(np.sqrt(price / of_tenth))
+
+
+def temperatures_in_words(temperature: pd.DataFrame) -> str:
+    """Word the price of temperature 1.1 next to the price of ψ = 4, the length at which both are
+    equal, and the temperatures that cost as much as ψ = 4.
+    """
+    is_tenth = np.isclose(temperature["temperature"], 1.1)
+    [tenth] = temperature[is_tenth].itertuples()
+    short_text = TYPICAL_LENGTHS[0]
+    price = stats.predicted_price(TYPICAL_PSI, short_text)
+    outcome = "larger" if price > tenth.value else "smaller"
+    equal_length = TYPICAL_PSI**2 / (2 * tenth.value)  # ψ²/(2T) solved for T
+    equals = [
+        f"{number(equal_temperature(temperature, stats.predicted_price(TYPICAL_PSI, n)), 2)}"
+        f" for {n:,} tokens"
+        for n in TYPICAL_LENGTHS
+    ]
+    return (
+        f"**{outcome}**: ψ = {TYPICAL_PSI:g} in {short_text} tokens costs {price:.3f} nats per"
+        f" token, temperature 1.1 costs {tenth.value:.3f} ({tenth.low:.3f} to {tenth.high:.3f})."
+        f" Both cost the same in a text of {equal_length:,.0f} tokens. The price of"
+        f" ψ = {TYPICAL_PSI:g} is that of temperature {', '.join(equals)}. Temperature 1.1 also"
+        f" changes the cross-entropy of the text by {tenth.change:+.3f}."
+    )
+
+
+def at_a_glance() -> HTML:
+    """Return a table: what a mean ψ of 4 costs by the law ψ²/(2T), for texts of several lengths.
+    For each record of the notebook, it has the law times the measured exchange rate on human text,
+    and, if the record has the prices of temperatures, the temperature that costs as much.
+    """
+    laws = [stats.predicted_price(TYPICAL_PSI, n) for n in TYPICAL_LENGTHS]
+    table = {
+        "tokens of a text, T": [f"{n:,}" for n in TYPICAL_LENGTHS],
+        f"price of ψ = {TYPICAL_PSI:g}: ψ²/(2T), nats per token": [f"{x:.3f}" for x in laws],
+        "perplexity is multiplied by": [f"{np.exp(x):.3f}" for x in laws],
+    }
+    for run in runs.references(NOTEBOOK):
+        name = answers.title(run)
+        rate = human_rate(run)
+        if rate is not None:
+            heading = f"{name}, human text: measured rate {rate.value:.2f} × the law"
+            table[heading] = [
+                f"{x * rate.value:.3f} ({x * rate.low:.3f} to {x * rate.high:.3f})" for x in laws
+            ]
+        if answers.has_table(run, "temperature"):
+            prices = run.table("temperature")
+            equals = [equal_temperature(prices, x) for x in laws]
+            table[f"{name}: costs as much as temperature"] = [f"{x:.2f}" for x in equals]
+    with pd.option_context("display.max_colwidth", None):
+        return HTML(pd.DataFrame(table).to_html(index=False, justify="left"))
+
+
+def human_rate(run: Run) -> stats.Estimate | None:
+    """Return a record's exchange rate on human text, of its first weight."""
+    beginning = "price divided by ψ²/(2T) on human text"
+    for row in run.results.get("claims", []):
+        if row["claim"].startswith(beginning):
+            return answers.recorded(run, row["claim"])
+    return None
+
+
+def draw_rates(prices: pd.DataFrame, n_tokens: int, caption: str) -> Figure:
+    """Draw the exchange rates (:func:`rates`) of the notebook's records and of this run."""
+
+    def of_record(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+        if "document" not in table:  # an older record: a document per pair
+            table = table.assign(document=table["prompt"])
+        return rates(table, run.params["n_tokens"])
+
+    table = answers.beside(rates(prices, n_tokens), NOTEBOOK, "exchange", of_record)
+    drawn = panels(
+        table.assign(text=table["text"] + " text", weight=table["weight"].map(short)),
+        "weight",
+        by="text",
+        panel="run",
+        title="Is the price ψ²/(2T)?",
+        ylabel="measured price divided by ψ²/(2T)",
+        at={"ψ²/(2T)": 1},
+        caption=f"this run: {caption}",
+        sharey=False,
+    )
+    return record.save_figure(drawn, "exchange")
+
+
+def cost_in_words(estimates: Mapping[str, stats.Estimate | None], psi: float, n_tokens: int) -> str:
+    """Word what the watermark costs, from the headline and the findings of a run by name. A finding
+    that the run lacks, or that rests on fewer than ``FEWEST_ITEMS`` items, is left out.
+    """
+    law = stats.predicted_price(psi, n_tokens)
+    parts = [
+        f"For ψ = {psi:g} in a text of {n_tokens} tokens, the law says {law:.3f} nats per token"
+        " of the model's own text"
+    ]
+    for name, (sentence, factor) in COSTS.items():
+        estimate = estimates.get(name)
+        if estimate is None or estimate.n < FEWEST_ITEMS:
+            continue
+        in_unit = {
+            "value": factor * estimate.value,
+            "low": factor * estimate.low,
+            "high": factor * estimate.high,
+            "n": estimate.n,
+        }
+        value, basis = words.estimate(in_unit)
+        parts.append(f"{sentence.format(f'**{value}**')} {basis}")
+    return f"{'; '.join(parts)}."
+
+
+def closing(
+    findings: Sequence[claims.Finding], rise: stats.Estimate, psi: float, n_tokens: int, model: str
+) -> Markdown:
+    """Say what the watermark costs, in each record and in this run."""
+    found = {}
+    for run in runs.references(NOTEBOOK):
+        recorded = {name: answers.recorded(run, name) for name in COSTS}
+        wanted = run.params["psi"], run.params["n_tokens"]
+        found[answers.title(run)] = cost_in_words(recorded, *wanted)
+    here = {finding.sentence: finding.estimate for finding in findings} | {RISE: rise}
+    return answers.listed(found, cost_in_words(here, psi, n_tokens), model)
+
+
+def readable(prompts: Sequence[str]) -> int:
+    """Return the number of the first prompt that a reader can continue: it has no address of a page
+    and no code, and it ends with a word. If there is none, return 0.
+
+    >>> readable(["See http://a.org/b", "Use the `x_y", "It was a dark and"])
+    2
+    """
+    for i, prompt in enumerate(prompts):
+        pieces = prompt.split()
+        has_code = re.search(r"://|www\.|[`<>{}\\|=_#*]", prompt)
+        if pieces and not has_code and re.fullmatch(r"[^\W\d]+[,;:]?", pieces[-1]):
+            return i
+    return 0
 
 
 def _under_each(

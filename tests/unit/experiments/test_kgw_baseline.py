@@ -18,6 +18,7 @@ from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.kgw import exact_tail
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.stats import Estimate
+from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.pairs import Pairs
 
 pytestmark = pytest.mark.usefixtures("no_table_of_selfhash")
@@ -120,7 +121,7 @@ def test_a_keys_false_alarms_are_counted_over_texts():
         alone = replace(test, key=KEYS[1]).score(LM.model, PAIRS.prompts, responses)
         row = table[(table["scheme"] == name) & (table["key"] == 1)]
         assert row["share"].item() == (alone["p_value"] <= 0.4).mean()
-    said = kgw_baseline.of_one_key(table, "random")
+    said = kgw_baseline.of_one_key(table)
     worst = table[table["scheme"] == "GaussMark"]["share"].max()
     assert said.startswith("Share of human texts that the worst of 3 keys calls watermarked")
     assert f"**GaussMark** {worst:.0%} of random; " in said
@@ -145,7 +146,7 @@ def test_a_mean_cost_of_each_kind_and_an_edit_in_words():
     hits = {"scheme": "KGW-2", "p_value": [1e-3, 1e-3, 0.5, 1e-3]}
     edits = {"edit": ["unedited"] * 2 + ["cut"] * 2, "fraction": [0.0, 0.0, 0.3, 0.3]}
     after = kgw_baseline.by_version(pd.DataFrame(hits | edits))
-    assert after["version"].tolist() == ["unedited", "cut, 0.3"]
+    assert after["version"].tolist() == ["unedited", "cut, 30% of the tokens"]
     assert after["value"].tolist() == [1.0, 0.5]
 
 
@@ -163,7 +164,7 @@ def test_a_sentence_names_the_schemes_that_need_fewer_tokens():
     assert "a (at least 2.0 times as many)" in at_once, "the other number is an upper limit"
     no_scheme = {"b": Estimate(1.1, 0.5, 3.0, 300)}
     said = kgw_baseline.in_tokens(needed, no_scheme, [8, 40])
-    assert said.endswith("significantly more tokens than: no scheme in this run.")
+    assert said.endswith("significantly more tokens than: no scheme.")
 
 
 def test_a_sentence_names_the_scheme_whose_share_falls_most():
@@ -178,7 +179,7 @@ def test_a_sentence_names_the_scheme_whose_share_falls_most():
     assert said.startswith(
         "Share detected, unedited and after *cut, 0.3*: **GaussMark** 0.98, 0.12;"
     )
-    assert said.endswith("the share falls most for GaussMark, by 0.86.")
+    assert said.endswith("The share falls most for GaussMark, by 0.86.")
     both = after.assign(value=[0.9, 1.0, 0.4, 0.5])
     assert "most for GaussMark and SynthID, by 0.50" in kgw_baseline.losses_in_words(
         both, names, "cut, 0.3"
@@ -307,3 +308,107 @@ def test_the_table_of_temperatures_has_each_text_under_its_own_key():
     assert rows["statistic"].tolist() == pytest.approx(expected.tolist())
     assert (table.query("temperature == 0")["freedom"] == 0).all()
     assert (table["entropy"] > 0).all()
+
+
+REFERENCE = runs.references("08_kgw_baseline")[-1]  # on doclm
+TABLES = {name: REFERENCE.table(name) for name in ("lengths", "costs", "edits", "ways", "one_key")}
+
+
+def test_needed_tokens_have_intervals_and_limits_say_that_they_are_limits():
+    table = made_up(a=[-1.0, -3.0, -7.0], b=[-3.0, -5.0, -7.0], c=[-0.1, -0.2, -0.3])
+    needed = kgw_baseline.needed_by_scheme(table, 1e-2).set_index("scheme")
+    assert needed["is_limit"].to_dict() == {"a": False, "b": True, "c": True}
+    assert needed["in_words"].to_dict() == {"a": "15", "b": "at most 10", "c": "more than 40"}
+    assert needed.loc["a", "low"] < needed.loc["a", "value"] < needed.loc["a", "high"]
+    assert (needed.loc["b", "low"], needed.loc["c", "high"]) == (0, np.inf)
+
+
+def test_two_lower_limits_have_no_ratio():
+    table = made_up(a=[-0.1, -0.2, -0.3], b=[-0.2, -0.3, -0.4], c=[-3.0, -5.0, -7.0])
+    neither = kgw_baseline.times_as_many(table, "a", "b", 1e-2)
+    assert np.isnan([neither.value, neither.low, neither.high]).all()
+    assert kgw_baseline.times_as_many(table, "a", "c", 1e-2).value == 4.1
+
+
+def test_times_as_many_tokens_at_the_second_level_name_what_is_unknown():
+    table = made_up(a=[-3.0, -6.0, -9.0], b=[-1.0, -3.0, -4.0], c=[-0.1, -0.2, -0.3])
+    said = kgw_baseline.levels_apart_in_words(table)
+    assert "**a** at least 2.0" in said, "it needs 10 tokens or fewer, and 20"
+    assert "**b** more than 2." in said, "it needs about 15 tokens, and more than 40"
+    assert said.endswith("The texts of 40 tokens are too short to say it of c.")
+
+
+def test_the_first_table_says_where_gaussmark_loses_and_wins():
+    found = kgw_baseline.measures(**TABLES)
+    compared = {measure: kgw_baseline.outcomes(rows) for measure, rows in found.groupby("measure")}
+    assert compared["detection after an edit"]["KGW-1"] == "loses to"
+    assert compared["detection at temperature 0"]["SynthID"] == "wins against"
+    assert compared["cost over keys"]["KGW-1"] == "loses to", "a larger cost is worse"
+    assert compared["KL under one key"]["KGW-1"] == "wins against", "a smaller KL is better"
+    assert compared["tokens needed"]["KGW-1"] == "does not clearly differ from"
+    assert compared["false alarms of one key"] == {}, "without intervals"
+    said = kgw_baseline.against_kgw(**TABLES)
+    assert "loses to KGW-1 in cost over keys (0.15 and 0.05), detection after an edit (12%" in said
+    page = kgw_baseline.at_a_glance("08_kgw_baseline").data
+    assert "12% (8% to 17%)" in page
+    assert "does not clearly differ from KGW-1; loses to KGW-2, SynthID and Gumbel-max" in page
+    assert kgw_baseline.AT_COST not in page, "a column without numbers"
+    assert "..." not in page, "a cell that pandas has cut"
+
+
+def test_the_ways_of_old_and_new_records_are_the_same():
+    ways = kgw_baseline.ways_of(TABLES["ways"])
+    assert set(ways["way"]) == {"temperature 1", "temperature 0", "beam search"}
+    assert NO_PROMPT not in set(ways["scheme"])
+    searched = ways["way"] == "beam search"
+    few = TABLES["ways"].assign(n=9)
+    assert "beam search" not in set(kgw_baseline.ways_of(few)["way"]), "too few to draw"
+    assert ways[searched]["n"].tolist() == [10, 10]
+    said = kgw_baseline.greedy_in_words(TABLES["ways"])
+    assert "**GaussMark** 98%, 11%; " in said
+    assert said.endswith("GaussMark at temperature 0: **fewer**.")
+    plain = TABLES["ways"].assign(low=0.0)
+    assert "not significantly above the level" in kgw_baseline.greedy_in_words(plain)
+    assert "GaussMark** 20% (3% to 56%) of 10 texts, greedy search 11%" in (
+        kgw_baseline.beams_in_words(TABLES["ways"])
+    )
+
+
+def test_costs_prices_and_levels_in_words():
+    said = kgw_baseline.costs_in_words(TABLES["costs"])
+    assert said.startswith("Under one key, Gumbel-max costs most: 3.22 nats per token")
+    assert "**KGW-1** 0.05 (0.00 to 0.10)" in said
+    assert "SynthID" not in said, "its interval holds 0"
+    free = TABLES["costs"].assign(low=-1.0)
+    assert kgw_baseline.costs_in_words(free).endswith("no interval of a cost lies above 0.")
+    prices = kgw_baseline.prices_in_words(TABLES["costs"], TABLES["lengths"])
+    assert "**GaussMark** 7.9 nats (5.7 to 10.1)" in prices
+    levels = REFERENCE.table("levels")
+    assert kgw_baseline.levels_in_words(levels).startswith("No test has too many false alarms.")
+    high = levels.assign(low=levels["low"].mask(levels["scheme"] == EVERY_TOKEN, 0.2))
+    said = kgw_baseline.levels_in_words(high)
+    assert said.startswith("Too many false alarms: Gumbel-max, every token.")
+
+
+def test_figures_show_the_reference_and_this_run():
+    notebook = "08_kgw_baseline"
+    needed = kgw_baseline.draw_needed(TABLES["lengths"], notebook, 1e-2, "")
+    titles = [axes.get_title() or axes.get_title("left") for axes in needed.axes]
+    assert titles == ["doclm", "this run"]
+    assert "at most 6" in [text.get_text() for text in needed.axes[0].texts]
+    worst = kgw_baseline.draw_worst_keys(TABLES["one_key"], notebook, "")
+    lines = [line.get_xdata()[0] for line in worst.axes[0].lines if len(line.get_xdata()) == 2]
+    assert kgw_baseline.worst_by_chance(50, 21, 0.05) in lines
+    for figure in (
+        kgw_baseline.draw_costs(TABLES["costs"], notebook, ""),
+        kgw_baseline.draw_levels(REFERENCE.table("levels"), notebook, ""),
+    ):
+        legend = [text.get_text() for text in figure.axes[-1].get_legend().get_texts()]
+        assert {"doclm", "this run"} <= set(legend)
+
+    one_way = TABLES["ways"][~TABLES["ways"]["way"].str.contains("beam")]
+    ways = kgw_baseline.draw_ways(one_way, notebook, "")
+    legends = [axes.get_legend() for axes in ways.axes]
+    assert legends[0] is None
+    labels = [text.get_text() for text in legends[1].get_texts()]
+    assert labels == ["temperature 1", "temperature 0", "beam search"], "also the reference's ways"

@@ -3,6 +3,7 @@ against its law.
 """
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,12 +11,13 @@ import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
+import torch
 
 from gaussmark_experiments import quality
 from gaussmark_lib import generate, likelihood, perturb, stats
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.workbench import begin
+from gaussmark_lib.workbench import begin, claims, runs
 from gaussmark_lib.workbench.pairs import Pairs
 from gaussmark_lib.workbench.quality import benchmarks, compare, judge
 
@@ -266,7 +268,7 @@ def test_each_key_answers_all_items_of_a_benchmark(marks, tmp_path):
     lines = "\n".join(map(json.dumps, questions))
     (tmp_path / "piqa.jsonl").write_text(lines)
     asked = benchmarks.prepare(LM, ["piqa"], tasks_data=tmp_path)
-    base, answered = quality.answers(LM, marks, KEYS, asked, quality.chance(asked))
+    base, answered = quality.answers_of(LM, marks, KEYS, asked, quality.chance(asked))
     assert quality.chance(asked) == {"piqa": 0.5}
     ours = answered[answered["model"] == "GaussMark"]
     assert ours.groupby("key")["item"].apply(list).tolist() == [list(range(9))] * 3
@@ -274,7 +276,7 @@ def test_each_key_answers_all_items_of_a_benchmark(marks, tmp_path):
         marked = benchmarks.evaluate(asked)["piqa"]
     of_last = ours[ours["key"] == 2].set_index("item")["change"]
     np.testing.assert_array_equal(of_last, marked - base["piqa"])
-    dealt = quality.answers(LM, marks, KEYS, asked)[1]
+    dealt = quality.answers_of(LM, marks, KEYS, asked)[1]
     assert len(dealt[dealt["model"] == "GaussMark"]) == 9
 
 
@@ -288,3 +290,128 @@ def test_instructions_are_drawn_by_the_seed(tmp_path):
         quality.instructions(tmp_path, "wishes.jsonl", 21, seed=0)
     with pytest.raises(ParameterError, match=r"expected .*missing"):
         quality.instructions(tmp_path, "missing", 5, seed=0)
+
+
+def of_items(measures, n=40, models=("GaussMark", "strong mark")) -> pd.DataFrame:
+    """Changes of n items by some measures, far from 0 for the strong mark."""
+    rng = np.random.default_rng(0)
+    parts = [
+        compare.changes(measure, model, np.arange(n) % 8, rng.normal(-i, 0.1, n))
+        for measure in measures
+        for i, model in enumerate(models)
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_a_figure_shows_the_records_with_more_items_than_this_run():
+    runs_of = quality.with_references(of_items(["distinct_2"]), ["distinct_2"]).groupby("run")
+    assert list(runs_of.groups) == ["SmolLM2", "doclm", "this run"]
+    many = quality.with_references(of_items(["distinct_2"], n=80), ["distinct_2"])
+    assert list(many["run"].unique()) == ["doclm", "this run"], "SmolLM2 has no more than 80"
+    assert set(many["measure"]) == {"distinct_2"}, "and not the record's other measures"
+    figure = quality.figure(of_items(["distinct_2"]), "diversity", ["distinct_2"], "", "")
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert legend == ["no change", "SmolLM2", "doclm", "this run"]
+
+
+def test_each_record_says_its_mean_and_whether_it_is_blind():
+    said = quality.in_all_runs(of_items(["distinct_2"]), ["distinct_2"], "tiny").data
+    first, second, here = said.splitlines()
+    assert first.startswith("- **SmolLM2** (reference): **distinct_2**: under GaussMark, the mean")
+    assert first.endswith("So the measure is blind.")
+    assert not second.endswith("So the measure is blind.")
+    assert here.startswith("- this run (tiny): **distinct_2**: under GaussMark")
+    of_record = quality.under_strong(of_items(["distinct_2"], n=80), "distinct_2")
+    smollm2, doclm = runs.references("05_quality")
+    assert of_record(smollm2) is None, "too few items"
+    assert of_record(doclm).value == pytest.approx(0.0382, abs=1e-4)
+
+
+def test_the_tasks_of_each_run_have_a_panel_in_points():
+    figure = quality.draw_tasks(of_items(["next_paragraph", "last_word"]), "")
+    axes = {axes.get_title() or axes.get_title("left"): axes for axes in figure.axes}
+    assert list(axes) == ["SmolLM2", "doclm", "this run"]
+    names = [label.get_text() for label in axes["SmolLM2"].get_yticklabels()]
+    assert names == ["arc easy", "piqa", "sciq"]
+    [gaussmark, strong] = axes["SmolLM2"].containers
+    assert gaussmark.lines[0].get_xdata() == pytest.approx([-1.2083, -0.2917, -0.625], abs=1e-3)
+    assert strong.get_label() == "strong mark"
+
+
+def test_a_temperature_costs_the_mean_divergence_over_the_places():
+    passages = tiny_models.random_ids(np.random.default_rng(1), *[9] * 5)
+    table = quality.temperature_prices(LM, passages, [1.0, 1.3], batch_size=2)
+    assert table["value"][0] == pytest.approx(0, abs=1e-6), "the model itself"
+    slow = []
+    for ids in passages:
+        with torch.no_grad():
+            logits = LM.model(torch.tensor([ids])).logits[0, :-1].double()
+        p = logits.softmax(-1)
+        q = (logits / 1.3).softmax(-1)
+        kl = (q * (q / p).log()).sum(-1).mean()
+        change = (p * p.log() - q * p.log()).sum(-1).mean()
+        slow.append([kl.item(), change.item()])
+    expected = np.mean(slow, axis=0)
+    assert table.loc[1, ["value", "change"]].tolist() == pytest.approx(expected, rel=1e-3)
+    assert table["n"].tolist() == [5, 5]
+
+
+def test_a_temperature_is_worth_a_length_at_psi_4():
+    row = {"temperature": 1.1, "value": 0.02, "low": 0.01, "high": 0.03, "change": 0.25}
+    said = quality.temperatures_in_words(pd.DataFrame([row]))
+    assert said.startswith("**larger**: ψ = 4 in 100 tokens costs 0.080 nats per token")
+    assert "in a text of 400 tokens" in said, "4² / (2 · 400) = 0.02"
+    assert "temperature 1.20 for 100 tokens, 1.09 for 500 tokens, 1.04 for 2,000 tokens" in said
+    dear = quality.temperatures_in_words(pd.DataFrame([row | {"value": 0.09}]))
+    assert dear.startswith("**smaller**")
+
+
+def test_the_first_table_is_the_law_and_the_measured_rate():
+    page = quality.at_a_glance().data
+    for price in ("0.080", "0.016", "0.004"):
+        assert f"<td>{price}</td>" in page
+    rate = quality.human_rate(runs.references("05_quality")[0])
+    assert rate.value == pytest.approx(0.924, abs=1e-3)
+    assert f"{0.08 * rate.value:.3f} ({0.08 * rate.low:.3f} to" in page
+    assert "temperature" not in page, "no record has the prices of temperatures yet"
+
+
+def test_a_record_with_prices_of_temperatures_says_which_costs_as_much(monkeypatch, tmp_path):
+    prices = pd.DataFrame({"temperature": [1.05, 1.1], "value": [0.005, 0.02]})
+    prices.to_parquet(tmp_path / "temperature.parquet")
+    record = runs.references("05_quality")[0]
+    monkeypatch.setattr(runs, "references", lambda notebook: [replace(record, dir=tmp_path)])
+    page = quality.at_a_glance().data
+    assert "SmolLM2: costs as much as temperature" in page
+    assert "<td>1.20</td>" in page, "0.08 is four times the price of 1.1"
+
+
+def test_the_closing_sentences_leave_out_what_rests_on_few_items():
+    rise = stats.Estimate(0.02, 0.01, 0.03, 400)
+    wins = stats.Estimate(-0.2, -0.5, 0.1, 16)
+    findings = [claims.finding("win rate above one half", wins, least=-0.05)]
+    first, second, here = quality.closing(findings, rise, 2.0, 100, "tiny").data.splitlines()
+    assert "(reference): For ψ = 4 in a text of 200 tokens, the law says 0.040" in first
+    assert "the accuracy in benchmarks changes by **−0.9** points (−1.8 to 0.1), n = 900" in first
+    assert "win rate" not in first, "16 items"
+    assert "the judge's win rate is **−6.4** points above one half (−8.5 to" in second
+    assert here.startswith("- this run (tiny): For ψ = 2 in a text of 100 tokens, the law says")
+    assert "human text costs **0.020** nats per token (0.010 to 0.030), n = 400" in here
+    assert "win rate" not in here
+
+
+def test_a_prompt_is_shown_that_a_reader_can_continue():
+    address = "All of them are on the page https://docs.python.org/3/libr"
+    code = "It was `sys.path"
+    broken = "It costs 12"
+    assert quality.readable([address, code, broken, "It was a dark night,"]) == 3
+    assert quality.readable([address, "see www.a.org for a long"]) == 0, "there is none"
+
+
+def test_changed_answers_and_power_in_words():
+    row = {"task": "sciq", "items": 300, "lost": 7, "gained": 8, "power for 5 points": 0.745}
+    said = quality.churn_in_words(pd.DataFrame([row]))
+    assert said.startswith("sciq: **5%** of 300 answers change (7 lost, 8 gained).")
+    assert said.endswith("not reliably (power 0.74).") or said.endswith("reliably (power 0.75).")
+    sure = quality.churn_in_words(pd.DataFrame([row | {"power for 5 points": 0.9}]))
+    assert "probably yes (power 0.90)" in sure
