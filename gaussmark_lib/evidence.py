@@ -57,7 +57,7 @@ def per_token(
         :func:`score.score` except for rounding: 5e-6 in float32, up to .03 in bfloat16.
 
     Raises:
-        The errors of :func:`score.score`.
+        GaussMarkError: as :func:`score.score` raises it.
 
     >>> from gaussmark_lib import models
     >>> lm = models.load("doclm")

@@ -115,7 +115,7 @@ def bind(model: PreTrainedModel, wm: Watermark, key: Key, file_sha256: str | Non
 
     Raises:
         InvalidWatermarkError: rounding θ + ξ to the model's dtype removes the noise.
-        The errors of :func:`ready`.
+        GaussMarkError: as :func:`ready` raises it.
 
     >>> from gaussmark_lib import models
     >>> model = models.load("doclm").model
@@ -244,7 +244,7 @@ def export(
 
     Raises:
         InvalidModelError: the folder exists, or cannot be written.
-        The errors of :func:`watermarked`.
+        GaussMarkError: as :func:`watermarked` raises it.
 
     Example:
         >>> import tempfile

@@ -244,7 +244,7 @@ def table(
     """Return the rows of :func:`score`, in the order of texts and lengths.
 
     Args:
-        tested: each gradient with its ψ, as :func:`statistics` yields them.
+        tested: each gradient with its ψ, as ``statistics`` yields them.
         key_ids: the names of the keys that each text was tested with, by the text's number.
     """
     rows = []

@@ -177,7 +177,7 @@ def from_table(
     """
 
     def find(run: Run) -> Estimate | None:
-        if not (run.dir / f"{name}.parquet").exists():
+        if not has_table(run, name):
             return None
         try:
             return estimate(run.table(name))

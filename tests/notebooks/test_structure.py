@@ -99,6 +99,29 @@ def test_it_was_executed_from_top_to_bottom_without_errors(any_notebook):
     )
 
 
+def test_folded_answers_are_folded_in_jupyterlab_and_on_the_site(numbered):
+    cells = nbformat.read(numbered, as_version=4).cells
+    in_jupyterlab = [
+        cell.id for cell in cells if cell.metadata.get("jupyter", {}).get("outputs_hidden")
+    ]
+    on_the_site = [cell.id for cell in cells if "hide-output" in cell.metadata.get("tags", [])]
+    assert in_jupyterlab == on_the_site
+
+
+def test_it_ends_with_a_recap_and_three_questions(numbered):
+    words = [
+        cell.source
+        for cell in nbformat.read(numbered, as_version=4).cells
+        if cell.cell_type == "markdown"
+    ]
+    [recap] = [source for source in words if "## Recap" in source]
+    lines = recap.partition("## Recap")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^(?:- |\d+\. )", lines, re.MULTILINE)) == 5
+    [recall] = [source for source in words if "hree questions to recall" in source]
+    questions = recall.partition("hree questions to recall")[2]
+    assert questions.count("<details>") == 3 or questions.count("<summary>") in (1, 3)
+
+
 def test_exercises_are_left_to_the_reader_and_have_solutions(numbered):
     exercises = _code(numbered, exercises=True)
     assert exercises

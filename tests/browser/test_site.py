@@ -1,0 +1,45 @@
+"""The site: answers that are folded in JupyterLab stay folded, until a reader opens them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Browser
+
+from gaussmark_lib.files import NOTEBOOKS
+
+pytest.importorskip("myst_nb", reason="needs the extra site")
+SETTINGS = """
+extensions = ["myst_nb"]
+nb_execution_mode = "off"
+html_theme = "furo"
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Notebook 16 as the site shows it."""
+    folder = tmp_path_factory.mktemp("site")
+    notebook = (NOTEBOOKS / "16_theory_in_full.ipynb").read_text(encoding="utf-8")
+    (folder / "index.ipynb").write_text(notebook, encoding="utf-8")
+    (folder / "conf.py").write_text(SETTINGS)
+    command = [sys.executable, "-m", "sphinx", "--quiet", str(folder), str(folder / "site")]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / "site" / "index.html"
+
+
+def test_folded_answers_stay_folded_on_the_site(page: Path, browser: Browser):
+    notebook = nbformat.read(NOTEBOOKS / "16_theory_in_full.ipynb", as_version=4)
+    n_hidden = sum("hide-output" in cell.metadata.get("tags", []) for cell in notebook.cells)
+    assert n_hidden >= 5
+    shown = browser.new_page()
+    shown.goto(page.as_uri())
+    folded = shown.locator("details.hide")
+    assert folded.count() == n_hidden
+    first = folded.first
+    output = first.locator(".cell_output, .output").first
+    assert not output.is_visible()
+    first.locator("summary").click()
+    assert output.is_visible()
