@@ -32,6 +32,7 @@ from gaussmark_lib.beyond import joint
 from gaussmark_lib.engine import corpus, human_texts
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.workbench import answers, runs
 from gaussmark_lib.workbench.pairs import means
 from gaussmark_lib.workbench.plots import style
 
@@ -44,6 +45,7 @@ FILES = {
 # "training" is what doclm was trained on.
 KINDS = ("docs", "training", "licences", "source", *FILES)
 PER_FILE = 8  # lengths of a text that are read of a file; the first of them is left out
+NOTEBOOK = "12_one_key_in_production"
 LEVEL = 0.05
 TAU = stats.threshold(LEVEL)
 
@@ -156,21 +158,9 @@ def against_keys(
     dtype: str | None = None,
 ) -> tuple[Float[np.ndarray, "keys n"], Float[np.ndarray, "n n"]]:
     """Return ψ of human texts under each key, and their K, which needs no key."""
-    psi, u = with_directions(lm, human, wm, keys, dtype)  # (keys, n) and (n, d)
-    return psi, joint.directions.inner(u, u)
-
-
-def with_directions(
-    lm: models.LM,
-    human: Human,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
-    dtype: str | None = None,
-) -> tuple[Float[np.ndarray, "keys n"], Float[Tensor, "n d"]]:
-    """Return ψ of human texts under each key, and their directions, which need no key."""
     of_texts = gradients(lm, human.prompts, human.responses, wm, dtype)
     psi = score.psi(of_texts, wm.on(lm.model), keys)  # (texts, keys)
-    return psi.T, units(of_texts)
+    return psi.T, cosines([units(of_texts)])
 
 
 def cosines(
@@ -235,6 +225,36 @@ def audited(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> di
         "sd r": float(by_r.std()),
         "sd binomial": np.sqrt(LEVEL * (1 - LEVEL) / n_new),
     }
+
+
+def one_key_on(kind: str) -> pd.DataFrame:
+    """Return what single keys do to human texts of a kind in the records of notebook 12, and in
+    those records of notebook 02 that tried other fixed keys: a row per record.
+    """
+    rows = []
+    for run in runs.references(NOTEBOOK):
+        audit = run.table("audit").set_index("kind")
+        if kind in audit.index:
+            row = audit.loc[kind]
+            rows.append((run, row["n"], row["keys"], row["mean cosine"], row["sd"], row["max ψ"]))
+    for run in runs.references(level_check.NOTEBOOK):
+        row = run.results.get("spread", {}).get(kind)
+        if row:
+            sizes = run.params["n_fixed_texts"], run.params["n_fixed_keys"]
+            rows.append((run, *sizes, row["cosine"], row["spread"], row["largest"]))
+    table = pd.DataFrame(rows, columns=["record", "texts", "keys", "cosine", "sd", "worst"])
+    independent = np.sqrt(LEVEL * (1 - LEVEL) / table["texts"])
+    columns = {
+        "model": [answers.title(run) for run in table["record"]],
+        "record": [run.id for run in table["record"]],
+        f"texts ({kind})": table["texts"].astype(int),
+        "keys": table["keys"].astype(int),
+        "mean cosine": table["cosine"].round(3),
+        "spread of the keys' rates ÷ that of independent texts": (table["sd"] / independent),
+        "the worst key flags": table["worst"].map("{:.0%}".format),
+    }
+    shown = pd.DataFrame(columns).round(2).sort_values("model", key=lambda it: it == "doclm")
+    return shown.set_index("model")
 
 
 def squares_p(r: Float[np.ndarray, "keys n"]) -> float:

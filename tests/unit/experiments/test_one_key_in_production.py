@@ -10,10 +10,12 @@ import tiny_models
 from scipy.stats import norm
 
 from gaussmark_experiments import one_key_in_production as production
+from gaussmark_experiments import whose_text
 from gaussmark_lib import generate
 from gaussmark_lib.beyond import joint
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import runs
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
 LM = tiny_lm.build()
@@ -48,10 +50,22 @@ def test_the_spread_divided_by_its_prediction_is_1_and_sees_dependence_that_K_do
 
 def test_cosines_between_kinds_are_those_of_all_texts_at_once():
     human = production.Human(PROMPTS, RESPONSES, [])
-    psi, u = production.with_directions(LM, human, WM, KEYS)
-    again, K = production.against_keys(LM, human, WM, KEYS)
-    np.testing.assert_array_equal(psi, again)
+    _, K = production.against_keys(LM, human, WM, KEYS)
+    u = production.units(whose_text.gradients(LM, PROMPTS, RESPONSES, WM))
     np.testing.assert_allclose(production.cosines([u[:3], u[3:]]), K, atol=1e-12)
+
+
+def test_the_records_say_what_one_key_does_to_source_code():
+    table = production.one_key_on("source")
+    assert table.index.tolist() == sorted(table.index, key=lambda model: model == "doclm")
+    run = runs.reference("one_key_in_production")
+    audit = run.table("audit").set_index("kind").loc["source"]
+    row = table[table["record"] == "one_key_in_production"].iloc[0]
+    assert row["mean cosine"] == pytest.approx(audit["mean cosine"], abs=0.005)
+    assert row["the worst key flags"] == f"{audit['max ψ']:.0%}"
+    ratio = row["spread of the keys' rates ÷ that of independent texts"]
+    assert ratio == pytest.approx(audit["sd"] / audit["sd binomial"], rel=0.01)
+    assert production.one_key_on("a kind without a record").empty
 
 
 def test_a_writer_s_texts_are_files_of_their_own():
