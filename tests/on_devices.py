@@ -10,7 +10,7 @@ import pytest
 import tiny_models
 from transformers import PreTrainedModel
 
-from gaussmark_experiments import level_check, low_rank
+from gaussmark_experiments import low_rank
 from gaussmark_experiments import one_key_in_production as production
 from gaussmark_lib import (
     divergence,
@@ -103,9 +103,7 @@ COMPUTATIONS: dict[str, Callable[[PreTrainedModel], object]] = {
     ),
     "author": lambda model: tracing.author(model, *TEXTS, WM, KEYS[:2]),
     "scan": lambda model: tracing.scan(model, *TEXTS, WM, KEYS[:2], block=3, n_draws=200),
-    "null_level of fresh keys": lambda model: level_check.fresh_keys(_lm(model), TEXTS, WM, 2),
     "gradient_norms": lambda model: [*low_rank.gradient_norms(model, *TEXTS, WM.weight).values()],
-    "fixed keys": lambda model: level_check.fixed_keys(_lm(model), TEXTS, WM, KEYS[:2])[0],
     "against keys": lambda model: production.against_keys(
         _lm(model), production.Human(*TEXTS, []), WM, KEYS[:2]
     ),

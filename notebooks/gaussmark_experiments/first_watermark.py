@@ -1,6 +1,6 @@
 """00_first_watermark: a blind game, and the picture that three notebooks build on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -21,8 +21,11 @@ from gaussmark_lib import (
     score,
     stats,
 )
+from gaussmark_lib.workbench import answers, runs, words
 from gaussmark_lib.workbench.pairs import (
     OWN,
+    PLAIN,
+    WRONG,
     Pairs,
     demonstration_keys,
     under_own_keys,
@@ -30,7 +33,11 @@ from gaussmark_lib.workbench.pairs import (
 from gaussmark_lib.workbench.plots import show, style
 from gaussmark_lib.workbench.runs import folder
 
+NOTEBOOK = "00_first_watermark"
 LETTERS = "ABCDEF"  # names of the game's texts
+# In the picture, a histogram stands below the cloud of keys.
+GROUND = -7.5  # where the bars begin
+HEIGHT = 6.5  # of a density of 1
 MEASURED = "measured"
 PREDICTED = "predicted"
 
@@ -142,17 +149,20 @@ def draw_picture(
     level: float,
     caption: str,
 ) -> Figure:
-    """Draw G as an arrow among the noises of many keys, their projections on G, and ψ as the text
-    grows. The first key is the key that wrote the text.
+    """Draw G as an arrow among the noises of many keys, with their projections on G below, and ψ as
+    the text grows. The first key is the key that wrote the text.
     """
-    figure, (plane, projections, grown) = plt.subplots(1, 3, figsize=(12.4, 4.3))
+    figure, (plane, grown) = plt.subplots(
+        1, 2, figsize=(12.4, 5.6), gridspec_kw={"width_ratios": (1.25, 1)}
+    )
     _draw_plane(plane, cloud)
-    _draw_projections(projections, cloud, level)
+    _draw_projections(plane, cloud["along"], level)
     _draw_growth(grown, growth, level)
     return style.caption(figure, caption)
 
 
 def _draw_plane(axes: Axes, cloud: pd.DataFrame) -> None:
+    """The noises as dots, in axes of equal scale; the writer's projection as a dashed line."""
     writer = cloud.iloc[0]
     unrelated = cloud.iloc[1:]
     axes.scatter(
@@ -161,50 +171,65 @@ def _draw_plane(axes: Axes, cloud: pd.DataFrame) -> None:
         s=6,
         alpha=0.5,
         color=style.WRONG_KEY,
+        label="noise ξ of an unrelated key",
     )
     axes.scatter(
         writer["along"],
         writer["across"],
-        s=140,
+        s=180,
         marker="*",
         zorder=3,  # above the cloud
         color=style.WATERMARKED,
+        label="noise ξ of the key that wrote the text",
     )
-    arrow = {"arrowstyle": "-|>", "lw": 3, "color": "black"}
-    axes.annotate("", (3, 0), (0, 0), arrowprops=arrow, zorder=4)
-    axes.text(3.1, 0.25, "G", weight="bold")
-    axes.set(
-        xlabel="along G, in σ",
-        ylabel="perpendicular to G, in σ",
-        title="The noise ξ of each key (one dot per key)",
-    )
-
-
-def _draw_projections(axes: Axes, cloud: pd.DataFrame, level: float) -> None:
-    writers_psi = cloud["along"].iloc[0]
-    axes.hist(
-        cloud["along"][1:],
-        bins=25,
-        density=True,
-        alpha=0.5,
-        color=style.WRONG_KEY,
-    )
-    style.normal_density(axes, high=max(4.0, writers_psi + 0.5))
     axes.plot(
-        writers_psi,
-        0,
-        "*",
-        markersize=14,
-        clip_on=False,  # the star lies on the axis
-        label=OWN,
+        [writer["along"], writer["along"]],
+        [writer["across"], GROUND],
+        linestyle="--",
         color=style.WATERMARKED,
     )
-    axes.axvline(stats.threshold(level), **style.DASHED, label=f"level {level:g}")
-    axes.set(
-        xlabel="ψ = projection of ξ on G, in σ",
-        title="The projection of each noise on G",
-        yticks=[],
+    axes.text(
+        writer["along"],
+        GROUND - 0.15,
+        f"ψ = {writer['along']:.1f}",
+        color=style.WATERMARKED,
+        weight="bold",
+        ha="center",
+        va="top",
     )
+    arrow = {"arrowstyle": "-|>", "lw": 3, "color": "black"}
+    axes.annotate("", (2.2, 0), (0, 0), arrowprops=arrow, zorder=4)
+    axes.text(2.3, 0.2, "G", weight="bold")
+    axes.set(
+        xlabel="along G, in σ: the projection ψ",
+        ylabel="perpendicular to G, in σ",
+        title="Each key is a dot. ψ is its projection on G.",
+        xlim=(-4.5, max(5.0, writer["along"] + 0.8)),
+        ylim=(GROUND - 1, 4.6),
+        yticks=[-4, -2, 0, 2, 4],
+        aspect="equal",
+    )
+    axes.legend(loc="upper left", fontsize="x-small", framealpha=1)
+
+
+def _draw_projections(axes: Axes, along: pd.Series, level: float) -> None:
+    """The histogram of the unrelated keys' projections below the cloud, and N(0, 1)."""
+    density, edges = np.histogram(along[1:], bins=np.arange(-4.5, 4.6, 0.5), density=True)
+    axes.bar(
+        edges[:-1],
+        HEIGHT * density,
+        width=0.5,
+        bottom=GROUND,
+        align="edge",
+        color=style.WRONG_KEY,
+        alpha=0.5,
+    )
+    grid = np.linspace(-4.5, 4.5, 300)
+    axes.plot(grid, GROUND + HEIGHT * norm.pdf(grid), **style.THIN)
+    axes.text(-4.3, GROUND + 1.6, "their projections,\nand N(0, 1)", fontsize="small")
+    tau = stats.threshold(level)
+    axes.vlines(tau, GROUND, GROUND + 2.6, **style.DASHED)
+    axes.text(tau + 0.1, GROUND + 2.1, f"level {level:g}", fontsize="small")
 
 
 def _draw_growth(axes: Axes, growth: pd.DataFrame, level: float) -> None:
@@ -223,8 +248,12 @@ def _draw_growth(axes: Axes, growth: pd.DataFrame, level: float) -> None:
             label=labels.get(number),
             **look,
         )
-    axes.axhline(stats.threshold(level), **style.DASHED)
-    axes.set(xlabel="number of tokens", ylabel="ψ", title="ψ of the beginning of the text")
+    axes.axhline(stats.threshold(level), **style.DASHED, label=f"level {level:g}")
+    axes.set(
+        xlabel="number of tokens that are tested",
+        ylabel="ψ",
+        title="How does ψ grow with the text?",
+    )
 
 
 def draw_tested(table: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -270,6 +299,31 @@ def draw_tested(table: pd.DataFrame, level: float, caption: str) -> Figure:
     )
 
 
+def shares(rates: Mapping[str, stats.Estimate], level: float, n_tokens: int) -> pd.DataFrame:
+    """Return the share of texts detected, in words: a row per record of this notebook and one for
+    this run, a column per kind of text.
+    """
+    rows = {}
+    for run in runs.references(NOTEBOOK):
+        recorded = {kind: stats.Estimate(**rate) for kind, rate in run.results["rates"].items()}
+        name = f"{answers.title(run)} (reference)"
+        rows[name] = _shares(recorded, run.params["level"], run.params["n_tokens"])
+    rows[answers.THIS_RUN] = _shares(rates, level, n_tokens)
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _shares(rates: Mapping[str, stats.Estimate], level: float, n_tokens: int) -> dict[str, str]:
+    row = {"level": f"{level:g}", "tokens": str(n_tokens)}
+    for kind in (OWN, WRONG, PLAIN):
+        row[kind] = " ".join(words.estimate(rates[kind].row(), as_percent=True))
+    return row
+
+
+def recorded_share(run: folder.Run) -> stats.Estimate:
+    """Return the share of texts that a record of this notebook detects with their own key."""
+    return stats.Estimate(**run.results["rates"][OWN])
+
+
 def turned(
     lm: models.LM,
     pairs: Pairs,
@@ -296,6 +350,20 @@ def turned(
         rows.append({**point, "curve": MEASURED, **measured.row()})
         rows.append({**point, "curve": PREDICTED, "value": psi})
     return pd.DataFrame(rows)
+
+
+def at_largest(sweep: pd.DataFrame) -> stats.Estimate:
+    """Divide the measured mean ψ of :func:`turned` by the prediction, at the largest σ."""
+    measured = sweep[sweep["curve"] == MEASURED]
+    row = measured.loc[measured["predicted"].idxmax()]
+    value, low, high = row[["value", "low", "high"]] / row["predicted"]
+    return stats.Estimate(value, low, high, int(row["n"]))
+
+
+def recorded_at_largest(run: folder.Run) -> stats.Estimate | None:
+    """Return :func:`at_largest` of a record, or None if the record has no table of the sweep."""
+    has_sweep = (run.dir / "sweep.parquet").exists()
+    return at_largest(run.table("sweep")) if has_sweep else None
 
 
 def same_everywhere(lm: models.LM) -> pd.DataFrame:

@@ -1,38 +1,39 @@
 """02_level_check: how p-values are distributed if text and key are independent (paper, Prop. on
 level), and what happens if the gradient is taken at the wrong weights.
 
-For any text, ψ of a fresh key is N(0, 1). This holds over the draw of the *key*: a fixed key can
-have many false alarms or none on texts of one kind, because their gradients share directions. If
-any two of n texts have gradients of cosine c, their ψ under one key are jointly normal with
-correlation c. Over keys, the share of these ψ above τ_α has the mean α and the variance
-
-    (α − α²)/n + (1 − 1/n)(P(ψ_1 ≥ τ_α, ψ_2 ≥ τ_α) − α²)
+For any text, ψ of a fresh key is N(0, 1). This holds over the draw of the *key*. What one fixed key
+does to many texts is the subject of ``one_key_in_production``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
+from IPython.display import Markdown
 from jaxtyping import Float
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from scipy.stats import binom, multivariate_normal, norm
+from scipy.stats import kstest
 
 from gaussmark_lib import generate, models, perturb, score, stats, texts
 from gaussmark_lib.engine import packages
-from gaussmark_lib.engine.stream import streams
 from gaussmark_lib.gradients import of_pairs
+from gaussmark_lib.workbench import answers, runs, words
 from gaussmark_lib.workbench.pairs import passages
 from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
+from gaussmark_lib.workbench.runs.folder import Run
 
 # Names of kinds of text, and of the weights at which a gradient is taken.
 OWN = "model samples"
 RANDOM = "random tokens"
 AT_THETA = "θ"
 AT_MOVED = "θ + ξ"
+NOTEBOOK = "02_level_check"
+# What the ways of testing are compared by; names in records.
+ALARMS = "human text: alarms at 5%"
+DETECTED = "marked text: detected at .1%"
 Cut = tuple[list[list[int]], list[list[int]]]  # prompts and responses
 
 
@@ -120,37 +121,6 @@ def written_by(
     return prompts, [lm.encode(writer.decode(ids))[:n_tokens] for ids in responses]
 
 
-def fresh_keys(
-    lm: models.LM,
-    cut: Cut,
-    wm: perturb.Watermark,
-    keys_per_text: int,
-    first_seed: int = 0,
-    **settings,
-) -> pd.DataFrame:
-    """Test each text under keys that no other text shares, so that all rows are independent:
-    ``Key.from_seed(first_seed)`` and its successors. The columns are ``text, psi, p_value,
-    grad_norm``.
-
-    The noises are drawn on the processor: many short noises take longer on a GPU.
-    """
-    d = wm.on(lm.model).d
-    tables = []
-    for gradient in score.gradients(lm.model, *cut, wm, **settings):
-        first = first_seed + gradient.text * keys_per_text  # no two texts share a key
-        keys = [perturb.Key.from_seed(first + i) for i in range(keys_per_text)]
-        z = streams(keys, d, 1.0)  # (keys, d)
-        psi = (z @ gradient.unit().cpu().to(z)).double().numpy()
-        columns = {
-            "text": gradient.text,
-            "grad_norm": gradient.norm,
-            "psi": psi,
-            "p_value": norm.sf(psi),
-        }
-        tables.append(pd.DataFrame(columns))
-    return pd.concat(tables).sort_values("text", kind="stable", ignore_index=True)
-
-
 def levels(
     table: pd.DataFrame,
     nominal: Sequence[float],
@@ -176,78 +146,38 @@ def levels(
     return pd.DataFrame(rows)
 
 
-def fixed_keys(
-    lm: models.LM,
-    cut: Cut,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
-    **settings,
-) -> tuple[Float[np.ndarray, "texts keys"], float]:
-    """Return ψ of each text under each key, and the mean cosine between the gradients of two texts,
-    from |Σ u|² = n + Σ_{i≠j} cos_ij.
+def misses(levels: pd.DataFrame) -> str:
+    """Say how many intervals of the table of :func:`levels` miss their level, kinds alone."""
+    of_kinds = levels[levels["kind"] != "all"]
+    n_missed = (~of_kinds["holds"]).sum()
+    return f"{n_missed} of {len(of_kinds)} intervals miss their level"
+
+
+def rates_of_lengths(table: pd.DataFrame, level: float = 0.05) -> str:
+    """Say which kind of text has the longest gradients and which the shortest, and how often the
+    fresh keys of each raise a false alarm (columns ``kind, grad_norm, p_value``).
     """
-    order = []  # texts come in batches of their own order
-    total = 0.0  # Σ u
-
-    def seen() -> Iterator[score.TextGradient]:
-        nonlocal total
-        for gradient in score.gradients(lm.model, *cut, wm, **settings):
-            order.append(gradient.text)
-            total = total + gradient.unit()
-            yield gradient
-
-    # one pass over the texts: ``seen`` keeps what else is needed
-    psi = score.psi(seen(), wm.on(lm.model), keys)
-    n = len(order)
-    cosine = (float(total.square().sum()) - n) / (n * (n - 1))
-    return psi[np.argsort(order)], cosine  # in the order of the texts
+    norms = table.groupby("kind")["grad_norm"].median()
+    longest = norms.idxmax()
+    shortest = norms.idxmin()
+    alarms = (table["p_value"] <= level).groupby(table["kind"])
+    rates = {kind: stats.share(alarms.get_group(kind)) for kind in (longest, shortest)}
+    in_words = [
+        f"{kind} " + " ".join(words.estimate(rate.row(), as_percent=True))
+        for kind, rate in rates.items()
+    ]
+    return (
+        f"the median ‖G‖ of {longest} is {norms[longest] / norms[shortest]:.1f} times that of"
+        f" {shortest}; false alarms: {in_words[0]}, {in_words[1]}"
+    )
 
 
-def predicted_spread(cosine: float, n: int, level: float) -> float:
-    """Return the standard deviation over keys of a key's rate over n texts, any two of which have
-    gradients of this cosine (formula above).
-
-    >>> round(predicted_spread(0.0, 100, 0.05), 4)  # binomial
-    0.0218
-    >>> round(predicted_spread(1.0, 100, 0.05), 4)  # all texts at once, or none
-    0.2179
-    """
-    c = min(max(cosine, 0.0), 1.0)  # estimated cosines may lie outside
-    below = [-stats.threshold(level)] * 2  # P(both ≥ τ) = P(both ≤ −τ)
-    covariance = [[1, c], [c, 1]]
-    p_both = float(multivariate_normal.cdf(below, cov=covariance, allow_singular=True))
-    binomial = (level - level**2) / n
-    shared = (1 - 1 / n) * max(0.0, p_both - level**2)
-    return float(np.sqrt(binomial + shared))
-
-
-def spreads(
-    rates: pd.DataFrame,
-    cosines: Mapping[str, float],
-    n: int,
-    level: float,
-    seed: int,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Measure how far the keys' rates spread over n texts, and predict it.
-
-    Returns:
-        By kind ``mean, spread, largest, cosine`` and :func:`predicted_spread` as ``predicted``, and
-        for a cosine of 0 as ``binomial``; and the same to be drawn: ``kind, spread, value, low,
-        high, n``.
-    """
-    by_kind = rates.groupby("kind", sort=False)["value"]  # a rate for each key
-    table = by_kind.agg(mean="mean", spread="std", largest="max").assign(cosine=pd.Series(cosines))
-    table["predicted"] = [predicted_spread(cosine, n, level) for cosine in table["cosine"]]
-    table["binomial"] = predicted_spread(0.0, n, level)
-    rows = []
-    for kind, values in by_kind:
-        spread = stats.interval(values.to_numpy(), np.std, seed=seed)
-        rows.append({"kind": kind, "spread": "measured", **spread.row()})
-    labels = {"predicted": "predicted", "binomial": "if independent"}
-    for column, label in labels.items():
-        for kind, value in table[column].items():
-            rows.append({"kind": kind, "spread": label, "value": value})
-    return table, pd.DataFrame(rows)
+def uniformity(table: pd.DataFrame) -> pd.Series:
+    """Return the Kolmogorov–Smirnov p-value of each kind's p-values, and of ``all`` together."""
+    tests = {"all": kstest(table["p_value"], "uniform").pvalue}
+    for kind, rows in table.groupby("kind", sort=False):
+        tests[kind] = kstest(rows["p_value"], "uniform").pvalue
+    return pd.Series(tests)
 
 
 def trap(
@@ -307,8 +237,8 @@ def published(
             taus = np.quantile(null[:half], [0.95, 0.999], method="higher")
             null = null[half:]
         hits_of_measures = {
-            "human text: alarms at 5%": null >= taus[0],
-            "marked text: detected at .1%": marked_psi >= taus[1],
+            ALARMS: null >= taus[0],
+            DETECTED: marked_psi >= taus[1],
         }
         for measure, hits in hits_of_measures.items():
             rows.append(
@@ -353,88 +283,151 @@ def _by_way(
     }
 
 
+def smallest_of_kinds(table: pd.DataFrame) -> str:
+    """Say the smallest p-value of :func:`uniformity` of the kinds, and that of all pairs."""
+    tests = uniformity(table)
+    of_kinds = tests.drop("all")
+    return (
+        f"the smallest p-value of {len(of_kinds)} tests of one kind each is {of_kinds.min():.2g}"
+        f" ({of_kinds.idxmin()}); the test of all pairs together has p = {tests['all']:.2g}"
+    )
+
+
+def recorded_ways() -> pd.DataFrame:
+    """Return the shares of :func:`published` in the records of notebook 02, with their ``run``."""
+    tables = [
+        pd.DataFrame(run.results["ways"]).assign(run=answers.title(run))
+        for run in runs.references(NOTEBOOK)
+    ]
+    return pd.concat([pd.DataFrame(), *tables], ignore_index=True)
+
+
+def detected_at_moved(ways: pd.DataFrame) -> stats.Estimate:
+    """Return the share of marked texts that the wrong gradient detects with the threshold of
+    N(0, 1).
+    """
+    is_wanted = (ways["way"] == "θ + ξ, N(0, 1)") & (ways["measure"] == DETECTED)
+    [row] = ways.loc[is_wanted, ["value", "low", "high", "n"]].to_dict("records")
+    return stats.Estimate(**row)
+
+
+def recorded_at_moved(run: Run) -> stats.Estimate:
+    """Return :func:`detected_at_moved` of a record of this notebook."""
+    return detected_at_moved(pd.DataFrame(run.results["ways"]))
+
+
+def areas(values: pd.DataFrame) -> str:
+    """Say how well ψ of the gradient at θ, and at θ + ξ, ranks marked above human texts: the areas
+    under the ROC curves (columns ``way, kind, psi`` of :func:`published`).
+    """
+    in_words = []
+    for way, name in {"θ, N(0, 1)": AT_THETA, "θ + ξ, N(0, 1)": AT_MOVED}.items():
+        of_way = values[values["way"] == way].groupby("kind")["psi"]
+        human = of_way.get_group("human").to_numpy()
+        marked = of_way.get_group("marked").to_numpy()
+        area = (marked[:, None] > human).mean()  # of all pairs of a marked and a human text
+        in_words.append(f"{area:.3f} with the gradient at {name}")
+    return "area under the ROC curve " + " and ".join(in_words)
+
+
+def in_each_run(tables: pd.DataFrame, say: Callable[[pd.DataFrame], str]) -> Markdown:
+    """Say something about each run of the table of ``answers.beside``, one line per run."""
+    lines = [f"- **{run}**: {say(table)}" for run, table in tables.groupby("run", sort=False)]
+    return Markdown("\n".join(lines))
+
+
+def draw_levels(levels: pd.DataFrame, caption: str) -> Figure:
+    """Draw the false-alarm rate of each kind and run: a panel per level, whose line is the level
+    (columns of :func:`levels`, and ``run``).
+    """
+    ordered = levels.sort_values("kind", key=lambda kinds: kinds == "all", kind="stable")
+    figure = panels(
+        ordered,
+        "kind",
+        by="run",
+        panel="level",
+        title="Is the false-alarm rate equal to the level, for every kind of text?",
+        caption=caption,
+        ylabel="share of pairs with a false alarm",
+    )
+    for axes, name in zip(figure.axes, levels["level"].unique(), strict=True):
+        nominal = float(name.removeprefix("at level ").removesuffix("%")) / 100
+        axes.axvline(nominal, color=style.THEORY, linewidth=2, zorder=0)
+        highest = levels.loc[levels["level"] == name, "high"].max()
+        axes.set_xlim(0, max(2 * nominal, 1.05 * highest))
+        axes.locator_params(axis="x", nbins=5)
+    return figure
+
+
+def draw_uniform(table: pd.DataFrame, caption: str) -> Figure:
+    """Draw the share of p-values that are at most α against α: a panel per run, a line per kind
+    (columns ``run, kind, p_value``).
+    """
+    names = table["run"].unique()
+    kinds = list(table["kind"].unique())
+    size = (1.6 + 3.4 * len(names), 3.8)
+    figure, grid = plt.subplots(1, len(names), figsize=size, sharey=True, squeeze=False)
+    for axes, name in zip(grid[0], names, strict=True):
+        of_run = table[table["run"] == name]
+        for kind, rows in of_run.groupby("kind", sort=False):
+            colour = style.COLOURS[kinds.index(kind) % len(style.COLOURS)]
+            axes.ecdf(rows["p_value"], label=kind, linewidth=1, color=colour)
+        axes.axline((0, 0), slope=1, **style.DASHED, label="uniform")
+        n_pairs = len(of_run) // of_run["kind"].nunique()
+        axes.set(xlabel="α", title=f"{name}: {n_pairs:,} pairs per kind", aspect="equal")
+    grid[0, 0].set_ylabel("share of pairs with p ≤ α")
+    return style.caption(figure, caption, "What share of the p-values is at most α?")
+
+
 def draw_published(ways: pd.DataFrame, caption: str) -> Figure:
-    """Draw the shares of :func:`published`: a panel per measure, a row per way to test."""
+    """Draw the shares of :func:`published` in each ``run``: a panel per measure, a row per way to
+    test.
+    """
     exact = {  # the record's names are short
-        "θ, N(0, 1)": "gradient at θ, threshold of N(0, 1)",
-        "θ, no prompt, N(0, 1)": "the same, without the prompt",
-        "θ + ξ, N(0, 1)": "gradient at θ + ξ, threshold of N(0, 1)",
+        "θ, N(0, 1)": "gradient at θ",
+        "θ, no prompt, N(0, 1)": "gradient at θ, no prompt",
+        "θ + ξ, N(0, 1)": "gradient at θ + ξ",
     }
-    names = {way: exact.get(way, "the same, threshold from human texts") for way in ways["way"]}
+    names = {
+        way: exact.get(way, "gradient at θ + ξ,\nthreshold from human texts") for way in ways["way"]
+    }
     measures = {
-        "human text: alarms at 5%": "human text: false alarms at level 5%",
-        "marked text: detected at .1%": "watermarked text: detected at level .1%",
+        ALARMS: "human text: false alarms at level 5%",
+        DETECTED: "watermarked text: detected at level .1%",
     }
     figure = panels(
         ways.replace({"way": names, "measure": measures}),
         "way",
+        by="run",
         panel="measure",
         title="What does each way to test detect, and how often is it wrong?",
         caption=caption,
         ylabel="share of texts",
-        ylim=(-0.05, 1.05),
+        ylim=(-0.03, 1.03),
     )
     figure.axes[0].axvline(0.05, **style.DASHED)  # the level of the first panel
     return figure
 
 
-def draw_rates(rates: pd.DataFrame, level: float, n: int, caption: str) -> Figure:
-    """Draw each fixed key's share of false alarms, one point per key, one row per kind (columns
-    ``kind, value``), over the range for independent texts.
+def draw_trap(table: pd.DataFrame, caption: str) -> Figure:
+    """Draw where ψ of plain text lies with the gradient at θ and at θ + ξ: a row per run (columns
+    ``psi, at, run``).
     """
-    figure, axes = plt.subplots(figsize=(8.4, 4.2))
-    low, high = binom(n, level).ppf([0.025, 0.975]) / n  # of the rate, not of the count
-    axes.axvspan(
-        low,
-        high,
-        color="0.88",
-        label=f"95% of the keys,\nif the {n} texts\nwere independent",
-    )
-    axes.axvline(level, **style.THIN, label=f"level {level:g}")
-    sns.stripplot(
-        rates,
-        x="value",
-        y="kind",
-        hue="kind",
-        ax=axes,
-        jitter=0.3,
-        size=5,
-        linewidth=0.4,
-        edgecolor="white",
-        legend=False,  # the rows are labelled already
-    )
-    axes.set(
-        xlabel="share of the texts of a kind that the key calls watermarked",
-        ylabel="",
-    )
+    names = list(table["run"].unique())
+    figure, axes = plt.subplots(figsize=(8.4, 1.6 + 0.8 * len(names)))
+    looks = {AT_THETA: (-0.16, style.PLAIN), AT_MOVED: (0.16, style.WRONG_KEY)}
+    for at, (shift, colour) in looks.items():
+        for row, name in enumerate(names):
+            psi = table.loc[(table["run"] == name) & (table["at"] == at), "psi"]
+            low, first, middle, third, high = psi.quantile([0.025, 0.25, 0.5, 0.75, 0.975])
+            place = row + shift
+            axes.hlines(place, low, high, color=colour, linewidth=1.5)
+            axes.hlines(place, first, third, color=colour, linewidth=11)
+            axes.plot(middle, place, "|", color="white", markersize=11, markeredgewidth=2)
+        axes.plot([], [], color=colour, linewidth=8, label=f"gradient at {at}")
+    style.categories(axes, names)
+    axes.axvline(0, **style.DASHED)
+    axes.set(xlabel="ψ of plain text (thick: the middle half of the texts; thin: 95%)", ylabel="")
     style.legend_beside(axes)
-    title = "How far is the false-alarm rate of a fixed key from the level?"
-    return style.caption(figure, caption, title)
-
-
-def draw_trap(table: pd.DataFrame, expected: float, caption: str) -> Figure:
-    """Draw ψ of plain text with the gradient at θ and at θ + ξ (columns ``psi, at``), in the same
-    bins.
-    """
-    figure, axes = plt.subplots(figsize=(8.4, 4.2))
-    bins = np.linspace(min(-4.0, table["psi"].min()), max(4.0, table["psi"].max()), 28)
-    colours = {AT_THETA: style.PLAIN, AT_MOVED: style.WRONG_KEY}
-    for at, colour in colours.items():
-        axes.hist(
-            table.loc[table["at"] == at, "psi"],
-            bins=bins,
-            density=True,
-            alpha=0.55,
-            color=colour,
-            label=f"gradient at {at}",
-        )
-    style.normal_density(axes, bins[0], bins[-1])
-    axes.axvline(
-        expected,
-        **style.DASHED,
-        label=f"−σ · mean ‖G‖ = {expected:.2f}",
-    )
-    axes.set(xlabel="ψ of plain text", ylabel="density")
-    style.legend_beside(axes)
-    title = "How does the gradient at θ + ξ change ψ of plain text?"
+    title = "Where is ψ of plain text, with the gradient at θ and at θ + ξ?"
     return style.caption(figure, caption, title)

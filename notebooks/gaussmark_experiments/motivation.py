@@ -17,8 +17,6 @@ from scipy.stats import norm
 from gaussmark_lib import (
     divergence,
     generate,
-    gradients,
-    likelihood,
     models,
     perturb,
     score,
@@ -28,7 +26,7 @@ from gaussmark_lib.engine import arithmetic
 from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.tokens import Reader, Texts
-from gaussmark_lib.workbench import runs
+from gaussmark_lib.workbench import answers, runs
 from gaussmark_lib.workbench.pairs import (
     OWN,
     PLAIN,
@@ -37,7 +35,9 @@ from gaussmark_lib.workbench.pairs import (
     scored,
 )
 from gaussmark_lib.workbench.plots import style
+from gaussmark_lib.workbench.runs.folder import Run
 
+NOTEBOOK = "01_motivation"
 STRENGTH = "mean ψ"
 PRICE = "price, nats per text"
 AT_ONCE = 8  # texts per forward pass, each under its noise: the logits of two models are held
@@ -345,48 +345,74 @@ def widths_in_words(table: pd.DataFrame) -> str:
     )
 
 
-def by_entropy(
-    lm: models.LM,
-    prompts: Texts,
-    texts: Texts,
-    wm: perturb.Watermark,
-    dtype: str | None = None,
-) -> pd.DataFrame:
-    """Return how sure the model was and how long the gradient is, one row per text: ``entropy`` of
-    the model's choice (nats, mean over the tokens), ``grad_norm, per_token`` = ‖G‖/√T.
+def growth(table: pd.DataFrame, column: str) -> stats.Estimate:
+    """Divide the mean of ``psi`` or ``price`` of marked texts at the largest σ by that at half of
+    it. Pairs are resampled. Without texts at half of it, the estimate is NaN.
     """
-    entropy = [nats.mean() for nats in likelihood.entropies(lm.model, prompts, texts)]
-    norms = gradients.norms(lm.model, prompts, texts, [wm.weight], dtype=dtype)
-    per_token = norms["grad_norm"] / norms["n_tokens"] ** 0.5  # ‖G‖² grows like the length
-    columns = {
-        "entropy": entropy,
-        "grad_norm": norms["grad_norm"],
-        "per_token": per_token,
-    }
-    return pd.DataFrame(columns)
+    marked = table[table["kind"] == OWN]
+    largest = marked["sigma"].max()
+    doubled = marked[np.isclose(marked["sigma"], largest)].set_index("prompt")[column]
+    half = marked[np.isclose(marked["sigma"], largest / 2)].set_index("prompt")[column]
+    if half.empty:
+        return stats.Estimate(np.nan, np.nan, np.nan, len(doubled))
+    return stats.ratio(doubled, half.loc[doubled.index])
+
+
+def recorded_growth(run: Run) -> stats.Estimate:
+    """Return how the price in a record of this notebook grows if σ doubles."""
+    return growth(run.table("language_model"), "price")
+
+
+def at_middle(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the middle σ of the table of :func:`measured`."""
+    sigmas = sorted(table["sigma"].unique())
+    return table[table["sigma"] == sigmas[len(sigmas) // 2]]
+
+
+def recorded_efficiency(run: Run) -> stats.Estimate:
+    """Return :func:`efficiency` of a record of this notebook, at its middle σ."""
+    return efficiency(at_middle(run.table("language_model")))
+
+
+def laws(law: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of :func:`strength_and_price` of this run, below those of the records, with
+    their ``run``. The predictions are one line for all runs, and wrong keys are left out.
+    """
+    tables = [
+        pd.DataFrame(run.results["law"]).assign(run=answers.title(run))
+        for run in runs.references(NOTEBOOK)
+    ]
+    of_runs = pd.concat([*tables, law.assign(run=answers.THIS_RUN)], ignore_index=True)
+    measured = of_runs[of_runs["curve"] == OWN]
+    predicted = of_runs[of_runs["curve"] == "predicted"].assign(run="predicted")
+    predicted[["low", "high"]] = np.nan  # a record has 0 where there is no interval
+    return pd.concat([measured, predicted], ignore_index=True)
 
 
 def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
-    """Draw the log likelihood ratio of each text against its gradient form."""
-    figure, axes = plt.subplots(figsize=(6.4, 4.2))
-    for kind, rows in table.dropna(subset="log_ratio").groupby("kind"):
-        look = style.look(kind)
-        axes.scatter(
-            rows["first_order"],
-            rows["log_ratio"],
-            s=20,
-            alpha=0.7,
-            label="watermarked" if kind == OWN else kind,
-            **look,
-        )
-    axes.axline((0, 0), slope=1, **style.THIN, label="both equal")
-    ratio = r"$\log\, p_{\theta+\xi}(y) - \log\, p_\theta(y)$, nats"
-    axes.set(xlabel="gradient form ⟨ξ, G⟩ − σ²‖G‖²/2, nats", ylabel=ratio)
-    style.legend_beside(axes)
+    """Draw the log likelihood ratio of each text against its gradient form, a panel per ``run``."""
+    names = table["run"].unique()
+    size = (2.4 + 3.6 * len(names), 4.2)
+    figure, grid = plt.subplots(1, len(names), figsize=size, squeeze=False)
+    for axes, name in zip(grid[0], names, strict=True):
+        of_run = table[table["run"] == name].dropna(subset="log_ratio")
+        for kind, rows in of_run.groupby("kind"):
+            axes.scatter(
+                rows["first_order"],
+                rows["log_ratio"],
+                s=14,
+                alpha=0.6,
+                label="watermarked" if kind == OWN else kind,
+                **style.look(kind),
+            )
+        axes.axline((0, 0), slope=1, **style.THIN, label="both equal")
+        axes.set(xlabel="gradient form, nats", title=name, aspect="equal")
+    grid[0, 0].set_ylabel("log likelihood ratio, nats")
+    style.legend_beside(grid[0, -1])
     return style.caption(
         figure,
         caption,
-        "Does the gradient form follow the log likelihood ratio?",
+        "Does ⟨ξ, G⟩ − σ²‖G‖²/2 follow log p_{θ+ξ}(y) − log p_θ(y)?",
     )
 
 
@@ -421,25 +447,4 @@ def draw_fresh_keys(table: pd.DataFrame, sigma: float, caption: str) -> Figure:
         figure,
         caption,
         "How are ⟨ξ, G⟩ and ψ distributed over keys that did not write the text?",
-    )
-
-
-def draw_entropy(table: pd.DataFrame, caption: str) -> Figure:
-    """Draw a text's gradient per √token against the model's entropy."""
-    figure, axes = plt.subplots(figsize=(6.4, 3.9))
-    axes.scatter(
-        table["entropy"],
-        table["per_token"],
-        s=20,
-        color=style.PLAIN,
-    )
-    axes.set(
-        xlabel="mean entropy, nats per token",
-        ylabel="gradient per √token, ‖G‖/√T",
-        ylim=(0, 1.1 * table["per_token"].max()),
-    )
-    return style.caption(
-        figure,
-        caption,
-        "Is the gradient longer if the model is less sure?",
     )

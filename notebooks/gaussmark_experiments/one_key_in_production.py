@@ -32,6 +32,7 @@ from gaussmark_lib.beyond import joint
 from gaussmark_lib.engine import corpus, human_texts
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.workbench import answers, runs
 from gaussmark_lib.workbench.pairs import means
 from gaussmark_lib.workbench.plots import style
 
@@ -44,6 +45,9 @@ FILES = {
 # "training" is what doclm was trained on.
 KINDS = ("docs", "training", "licences", "source", *FILES)
 PER_FILE = 8  # lengths of a text that are read of a file; the first of them is left out
+NOTEBOOK = "12_one_key_in_production"
+KEPT = "kept by innovations of watermarked text"
+EXPECTED = "expected from human text: its residual"
 LEVEL = 0.05
 TAU = stats.threshold(LEVEL)
 
@@ -156,21 +160,9 @@ def against_keys(
     dtype: str | None = None,
 ) -> tuple[Float[np.ndarray, "keys n"], Float[np.ndarray, "n n"]]:
     """Return ψ of human texts under each key, and their K, which needs no key."""
-    psi, u = with_directions(lm, human, wm, keys, dtype)  # (keys, n) and (n, d)
-    return psi, joint.directions.inner(u, u)
-
-
-def with_directions(
-    lm: models.LM,
-    human: Human,
-    wm: perturb.Watermark,
-    keys: Sequence[perturb.Key],
-    dtype: str | None = None,
-) -> tuple[Float[np.ndarray, "keys n"], Float[Tensor, "n d"]]:
-    """Return ψ of human texts under each key, and their directions, which need no key."""
     of_texts = gradients(lm, human.prompts, human.responses, wm, dtype)
     psi = score.psi(of_texts, wm.on(lm.model), keys)  # (texts, keys)
-    return psi.T, units(of_texts)
+    return psi.T, cosines([units(of_texts)])
 
 
 def cosines(
@@ -235,6 +227,36 @@ def audited(psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]) -> di
         "sd r": float(by_r.std()),
         "sd binomial": np.sqrt(LEVEL * (1 - LEVEL) / n_new),
     }
+
+
+def one_key_on(kind: str) -> pd.DataFrame:
+    """Return what single keys do to human texts of a kind in the records of notebook 12, and in
+    those records of notebook 02 that tried other fixed keys: a row per record.
+    """
+    rows = []
+    for run in runs.references(NOTEBOOK):
+        audit = run.table("audit").set_index("kind")
+        if kind in audit.index:
+            row = audit.loc[kind]
+            rows.append((run, row["n"], row["keys"], row["mean cosine"], row["sd"], row["max ψ"]))
+    for run in runs.references(level_check.NOTEBOOK):
+        row = run.results.get("spread", {}).get(kind)
+        if row:
+            sizes = run.params["n_fixed_texts"], run.params["n_fixed_keys"]
+            rows.append((run, *sizes, row["cosine"], row["spread"], row["largest"]))
+    table = pd.DataFrame(rows, columns=["record", "texts", "keys", "cosine", "sd", "worst"])
+    independent = np.sqrt(LEVEL * (1 - LEVEL) / table["texts"])
+    columns = {
+        "model": [answers.title(run) for run in table["record"]],
+        "record": [run.id for run in table["record"]],
+        f"texts ({kind})": table["texts"].astype(int),
+        "keys": table["keys"].astype(int),
+        "mean cosine": table["cosine"].round(3),
+        "spread of the keys' rates ÷ that of independent texts": (table["sd"] / independent),
+        "the worst key flags": table["worst"].map("{:.0%}".format),
+    }
+    shown = pd.DataFrame(columns).round(2).sort_values("model", key=lambda it: it == "doclm")
+    return shown.set_index("model")
 
 
 def squares_p(r: Float[np.ndarray, "keys n"]) -> float:
@@ -324,24 +346,6 @@ def _given_references(
     return weights, np.sqrt(np.maximum(1 - explained, 1e-6))
 
 
-def power_by_kind(marked: pd.DataFrame) -> pd.DataFrame:
-    """Return the share of marked texts detected at level 0.05, with intervals over files: ``kind,
-    test, value, low, high, n``.
-
-    Given ψ, the innovation of a text with residual s is N(s·ψ, 1 − s²).
-    """
-    s = marked["usual"].clip(upper=1 - 1e-9)
-    as_new = norm.cdf((s * marked["psi"] - TAU) / np.sqrt(1 - s**2))
-    tests = {
-        "ψ": marked["psi"] >= TAU,
-        "innovation": marked["innovation"] >= TAU,
-        "innovation, with the residual of human text": as_new,
-    }
-    hits = marked[["kind", "file"]].assign(**tests)
-    hits = hits.melt(["kind", "file"], var_name="test").astype({"value": float})
-    return means(hits, ["kind", "test"], "value", "file", share=True)
-
-
 def share_kept(marked: pd.DataFrame) -> stats.Estimate:
     """Return the mean innovation divided by the mean ψ, less the mean residual of human texts after
     the same prompts. The interval is over files.
@@ -429,32 +433,128 @@ def two_texts(psi: Float[np.ndarray, "keys 2"], cosine: float, caption: str) -> 
     return style.caption(figure, caption, "Two human texts: what does ψ₁ say about ψ₂?")
 
 
+def in_words(audit: pd.DataFrame) -> str:
+    """Say on which kind of text keys differ most, of a table of :func:`audited` by ``kind``."""
+    ratios = audit["sd"] / _independent(audit)
+    row = audit.loc[ratios.idxmax()]
+    return (
+        f"keys differ most on {row['kind']}: their rates spread {ratios.max():.1f} times as widely"
+        f" as for independent texts (mean cosine {row['mean cosine']:.2f}), and the worst of"
+        f" {row['keys']:,.0f} keys flags {row['max ψ']:.0%} of the {row['n']:.0f} texts"
+    )
+
+
+def _independent(audit: pd.DataFrame) -> pd.Series:
+    """The spread of the keys' rates if the texts of a kind were independent."""
+    return np.sqrt(LEVEL * (1 - LEVEL) / audit["n"])
+
+
+def fisher_in_words(batch: pd.DataFrame) -> str:
+    """Say for which kind of text Fisher's sum raises the most false alarms, and how many the two
+    other corrections raise at most (columns of :func:`any_alarm`, and ``kind``).
+    """
+    fisher = batch[batch["method"] == "Fisher's sum"]
+    worst = fisher.sort_values("value").iloc[-1]
+    others = batch[batch["method"] != "Fisher's sum"].groupby("method")["value"].max()
+    at_most = ", ".join(f"{method} {value:.0%}" for method, value in others.items())
+    return (
+        f"Fisher's sum raises a false alarm under {worst['value']:.0%} of {worst['n']:,} keys on"
+        f" {worst['kind']}; the largest share of the other two over the kinds: {at_most}"
+    )
+
+
+def kept(marked: pd.DataFrame, kind: str) -> stats.Estimate | None:
+    """Return the mean innovation divided by the mean ψ of the marked texts of a kind, with the
+    interval over files; None if the kind has no texts.
+    """
+    rows = marked[marked["kind"] == kind]
+    if rows.empty:
+        return None
+    return stats.ratio(rows["innovation"], rows["psi"], cluster=rows["file"])
+
+
+def kept_by_kind(marked: pd.DataFrame) -> pd.DataFrame:
+    """Return what share of ψ innovations keep, by kind and run, and the residual of human text
+    after the same prompts, which we expected it to be (for ``panels``).
+    """
+    tables = []
+    for (run, kind), rows in marked.groupby(["run", "kind"], sort=False):
+        human = stats.interval(rows["usual"], cluster=rows["file"])
+        shares = {KEPT: kept(rows, kind), EXPECTED: human}
+        tables += [
+            {"run": run, "kind": kind, "share": name, **share.row()}
+            for name, share in shares.items()
+        ]
+    return pd.DataFrame(tables)
+
+
+def draw_law(audits: pd.DataFrame, caption: str) -> Figure:
+    """Draw the measured spread of the keys' rates against the spread that K predicts, both in units
+    of the spread for independent texts, a point per kind and ``run``.
+    """
+    figure, axes = plt.subplots(figsize=(7.4, 4.8))
+    for run, audit in audits.groupby("run", sort=False):
+        independent = _independent(audit)
+        look = style.look(run)
+        axes.plot(
+            audit["sd predicted"] / independent,
+            audit["sd"] / independent,
+            linestyle="none",
+            marker=look["marker"],
+            color=look["color"],
+            label=run,
+            zorder=3,
+        )
+    axes.axline((1, 1), slope=1, **style.THIN, label="as K predicts")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="predicted from K ÷ independent texts",
+        ylabel="measured over keys ÷ independent texts",
+    )
+    for axis in (axes.xaxis, axes.yaxis):
+        style.few_log_ticks(axis)
+    is_source = audits["kind"] == "source"
+    for _, row in audits[is_source].iterrows():
+        independent = np.sqrt(LEVEL * (1 - LEVEL) / row["n"])
+        place = (row["sd predicted"] / independent, row["sd"] / independent)
+        axes.annotate(
+            "source",
+            place,
+            (-10, 4),
+            textcoords="offset points",
+            ha="right",
+            fontsize="small",
+        )
+    style.legend_beside(axes)
+    title = "Does K predict how much the false-alarm rate differs from key to key?"
+    return style.caption(figure, caption, title)
+
+
+def spreads_by_test(audits: pd.DataFrame) -> pd.DataFrame:
+    """Return how widely the keys' rates spread, divided by the spread of independent texts, for ψ
+    and for innovations (for ``panels``: ``run, kind, test, value``).
+    """
+    by_psi = audits.assign(test="tested by ψ", value=audits["sd"] / _independent(audits))
+    by_r = audits.assign(test="tested by innovations", value=audits["sd r"] / audits["sd binomial"])
+    return pd.concat([by_psi, by_r], ignore_index=True)[["run", "kind", "test", "value"]]
+
+
 def per_key(rates: pd.DataFrame, caption: str) -> Figure:
-    """Draw each key's false-alarm rate by kind (columns ``kind, statistic, rate``)."""
-    figure, axes = plt.subplots(figsize=(7.4, 4.4))
-    palette = {"ψ": style.WRONG_KEY, "innovation": style.PLAIN}
+    """Draw each key's false-alarm rate by kind (columns ``kind, rate``)."""
+    figure, axes = plt.subplots(figsize=(7.4, 4.0))
     axes.axvline(LEVEL, **style.THIN, label=f"level {LEVEL:g}")
     sns.stripplot(
         rates,
         x="rate",
         y="kind",
-        hue="statistic",
-        palette=palette,
+        color=style.WRONG_KEY,
         ax=axes,
-        dodge=True,
         alpha=0.7,
         size=4,
         jitter=0.3,
-        legend=False,  # seaborn's legend would have no word for a key
     )
-    for name in rates["statistic"].unique():
-        axes.plot(
-            [],
-            [],
-            "o",
-            color=palette[name],
-            label=f"one key, tested by {name}",
-        )
+    axes.plot([], [], "o", color=style.WRONG_KEY, label="one key")
     axes.set(
         xlabel="share of the kind's human texts that one key flags",
         ylabel="",

@@ -44,8 +44,6 @@ OTHER = {
         "seed": 1,
         "n_texts": 10,
         "keys_per_text": 8,
-        "n_fixed_keys": 20,
-        "n_fixed_texts": 10,
         "n_trap": 8,
         "n_tokens": 40,
     },

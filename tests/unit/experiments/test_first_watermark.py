@@ -1,12 +1,14 @@
 """The game and the picture of 00: what they show is what score and evidence say."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_lm
 from scipy.stats import norm
 
 from gaussmark_experiments import first_watermark as first
-from gaussmark_lib import perturb, score
+from gaussmark_lib import perturb, score, stats
+from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.pairs import Pairs
 
 LM = tiny_lm.build()
@@ -54,6 +56,37 @@ def test_turning_sigma_measures_each_strength_beside_its_prediction():
     assert list(measured["n"]) == [4, 4]
     assert (measured["low"] < measured["value"]).all()
     assert list(table.loc[table["curve"] == first.PREDICTED, "value"]) == [1.0, 4.0]
+
+
+def test_the_picture_has_equal_axes_and_shows_the_psi_of_its_star(game):
+    cloud = first.cloud(LM, game, WM, KEYS)
+    figure = first.draw_picture(cloud, first.growth(LM, game, WM, KEYS[:3]), 0.05, "")
+    plane = figure.axes[0]
+    assert plane.get_aspect() == 1, "a dot at distance 1 lies on a circle"
+    words = [text.get_text() for text in plane.texts]
+    assert f"ψ = {cloud['along'][0]:.1f}" in words
+
+
+def test_the_largest_sigma_is_compared_with_its_prediction():
+    rows = [(1.0, first.MEASURED, 1.2, 1.0, 1.4, 9), (8.0, first.MEASURED, 6.0, 4.0, 8.0, 9)]
+    rows += [(8.0, first.PREDICTED, 8.0, None, None, None)]
+    columns = ["predicted", "curve", "value", "low", "high", "n"]
+    ratio = first.at_largest(pd.DataFrame(rows, columns=columns))
+    assert (ratio.value, ratio.low, ratio.high, ratio.n) == (0.75, 0.5, 1.0, 9)
+
+
+def test_the_shares_of_the_records_stand_above_those_of_this_run():
+    of_run = stats.Estimate(0.5, 0.25, 0.75, 8)
+    table = first.shares(dict.fromkeys(("own key", "wrong key", "plain"), of_run), 0.01, 40)
+    *recorded, here = table.index
+    assert recorded
+    assert all(name.endswith("(reference)") for name in recorded)
+    assert here == "this run"
+    assert table.loc[here].tolist() == ["0.01", "40", *["50% (25% to 75%), n = 8"] * 3]
+    doclm = runs.reference("first_watermark")
+    share = first.recorded_share(doclm)
+    assert table.loc["doclm (reference)", "own key"].startswith(f"{100 * share.value:.1f}%")
+    assert first.recorded_at_largest(doclm) is None, "the record has no table of the sweep"
 
 
 def test_the_recorded_texts_have_the_recorded_psi(embedded):

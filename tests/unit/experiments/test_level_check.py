@@ -10,7 +10,7 @@ import pytest
 import tiny_lm
 import tiny_models
 import torch
-from scipy.stats import kstest, norm
+from scipy.stats import norm
 
 from gaussmark_experiments import level_check
 from gaussmark_lib import generate, stats, texts
@@ -24,45 +24,6 @@ WM = Watermark("model.layers.2.mlp.down_proj.weight", sigma=0.4)
 def cut():
     rng = np.random.default_rng(1)
     return rng.integers(97, size=(12, 5)).tolist(), rng.integers(97, size=(12, 20)).tolist()
-
-
-def test_over_fresh_keys_psi_is_that_of_score_and_p_is_uniform(lm, cut):
-    table = level_check.fresh_keys(lm, cut, WM, 150, first_seed=7)
-    for text in (0, 5, 11):
-        keys = [Key.from_seed(7 + 150 * text + i) for i in range(3)]
-        one = score(lm.model, [cut[0][text]], [cut[1][text]], WM, keys)
-        rows = table[table["text"] == text].head(3)
-        np.testing.assert_allclose(rows["psi"], one["psi"], rtol=0, atol=2e-5)
-        np.testing.assert_allclose(rows["p_value"], norm.sf(rows["psi"]))
-    assert table["psi"].nunique() == len(table) == 12 * 150, "no key meets two texts"
-    assert kstest(table["p_value"], "uniform").pvalue > 0.001
-    assert kstest(1.1 * table["psi"], "norm").pvalue < 0.05, "10% too wide would be seen"
-
-
-def test_fixed_keys_score_as_score_does_and_the_cosine_is_the_mean_over_all_pairs(lm, cut):
-    keys = [Key.from_seed(i) for i in range(6)]
-    psi, cosine = level_check.fixed_keys(lm, cut, WM, keys)
-    table = score(lm.model, *cut, WM, keys)
-    np.testing.assert_allclose(psi.ravel(), table["psi"], rtol=1e-4, atol=1e-5)
-    units = []
-    for prompt, text in zip(*cut, strict=True):
-        weight = lm.model.get_parameter(WM.weight).requires_grad_()
-        ids = torch.tensor([prompt + text])
-        log_p = lm.model(ids[:, :-1]).logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[0, 4:, 0]
-        (gradient,) = torch.autograd.grad(log_p.sum(), weight)
-        units.append((gradient / gradient.norm()).flatten())
-    slow = np.mean([float(units[i] @ units[j]) for i in range(12) for j in range(12) if i != j])
-    assert cosine == pytest.approx(slow, abs=1e-6)
-
-
-@pytest.mark.parametrize("cosine", [0.0, 0.3, 0.9])
-def test_the_predicted_spread_is_that_of_simulated_keys(cosine):
-    """Rates of 4,000 keys over 30 texts of one cosine."""
-    rng = np.random.default_rng(0)
-    common, own = rng.standard_normal((4000, 1)), rng.standard_normal((4000, 30))
-    psi = np.sqrt(cosine) * common + np.sqrt(1 - cosine) * own
-    rates = (psi >= stats.threshold(0.05)).mean(axis=1)
-    assert rates.std() == pytest.approx(level_check.predicted_spread(cosine, 30, 0.05), rel=0.06)
 
 
 def test_trap_is_right_at_theta_wrong_at_theta_plus_xi_and_leaves_the_model_alone(lm, cut):
@@ -99,10 +60,16 @@ def test_the_published_ways_count_what_each_threshold_lets_through(lm, cut):
     above = (moved[6:] >= moved[:6].max()).mean()
     assert share.loc[empirical, "human text: alarms at 5%"] == above
     assert values.groupby(["way", "kind"]).size()[empirical].to_dict() == {"human": 6, "marked": 12}
-    figure = level_check.draw_published(ways, "")
+    at_moved = level_check.detected_at_moved(ways)
+    of_marked = level_check.trap(lm, marked, WM, keys).query("at == 'θ + ξ'")["psi"]
+    assert (at_moved.value, at_moved.n) == ((of_marked >= norm.isf(0.001)).mean(), 12)
+    recorded = level_check.recorded_ways()
+    assert set(recorded["measure"]) == set(ways["measure"]), "the figure draws them together"
+    of_runs = pd.concat([recorded, ways.assign(run="this run")])
+    figure = level_check.draw_published(of_runs, "")
     rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert len(set(rows)) == 4
-    assert rows[-1] == "the same, threshold from human texts"
+    assert len(set(rows)) == len(rows) == 4
+    assert rows[-1] == "gradient at θ + ξ,\nthreshold from human texts"
     assert figure.axes[1].get_title() == "watermarked text: detected at level .1%"
 
 
@@ -141,12 +108,63 @@ def test_kinds_and_a_writer_whose_text_is_read_by_its_characters(lm, monkeypatch
     assert level_check.load_writer("gemma-3-270m") is None, "it is left out"
 
 
-def test_the_spread_of_rates_stands_beside_its_prediction():
-    rates = pd.DataFrame({"kind": ["a"] * 4, "value": [0.0, 0.0, 0.1, 0.3]})
-    table, drawn = level_check.spreads(rates, {"a": 0.4}, 20, 0.05, seed=0)
-    row = table.loc["a"]
-    assert (row["mean"], row["largest"]) == (pytest.approx(0.1), 0.3)
-    assert row["predicted"] == level_check.predicted_spread(0.4, 20, 0.05)
-    assert row["binomial"] == pytest.approx((0.05 * 0.95 / 20) ** 0.5, rel=1e-3)
-    expected = [np.std([0, 0, 0.1, 0.3]), row["predicted"], row["binomial"]]
-    assert drawn["value"].tolist() == pytest.approx(expected)
+def pairs_of(kind, p_values, grad_norm):
+    return pd.DataFrame({"kind": kind, "p_value": p_values, "grad_norm": grad_norm})
+
+
+def test_the_intervals_that_miss_are_counted_and_those_of_all_kinds_are_not():
+    table = pd.concat(
+        [pairs_of("a", np.linspace(0, 1, 999), 1.0), pairs_of("b", np.full(999, 0.04), 3.0)]
+    )
+    levels = level_check.levels(table, (0.05, 0.01))
+    # of b, 100% are below 5% and none is below 1%
+    assert level_check.misses(levels) == "2 of 4 intervals miss their level"
+
+
+def test_the_longest_gradients_are_named_with_their_false_alarms():
+    table = pd.concat([pairs_of("a", [0.04, 0.5], 1.0), pairs_of("b", [0.5, 0.5, 0.5], 3.0)])
+    said = level_check.rates_of_lengths(table)
+    assert said.startswith("the median ‖G‖ of b is 3.0 times that of a; false alarms: b 0% (")
+    assert ", a 50% (" in said
+
+
+def test_uniformity_is_tested_for_each_kind_and_for_all():
+    uniform = np.linspace(0.001, 0.999, 400)
+    table = pd.concat([pairs_of("a", uniform, 1.0), pairs_of("b", uniform**2, 1.0)])
+    tests = level_check.uniformity(table)
+    assert list(tests.index) == ["all", "a", "b"]
+    assert tests["a"] > 0.99 > 0.001 > tests["b"]
+    said = level_check.smallest_of_kinds(table)
+    assert said.startswith(
+        f"the smallest p-value of 2 tests of one kind each is {tests['b']:.2g} (b)"
+    )
+
+
+def test_the_area_is_the_share_of_pairs_in_the_right_order():
+    ways = {"θ, N(0, 1)": ([0.0, 1.0], [2.0, 3.0]), "θ + ξ, N(0, 1)": ([0.0, 1.0], [0.5, 3.0])}
+    rows = [
+        {"way": way, "kind": kind, "psi": psi}
+        for way, both in ways.items()
+        for kind, psis in zip(("human", "marked"), both, strict=True)
+        for psi in psis
+    ]
+    said = level_check.areas(pd.DataFrame(rows))
+    assert said.endswith("1.000 with the gradient at θ and 0.750 with the gradient at θ + ξ")
+
+
+def test_each_run_has_its_row_in_the_figures_and_its_line():
+    table = pd.DataFrame({"psi": [0.0, -3.0] * 4, "at": ["θ", "θ + ξ"] * 4})
+    table = table.assign(run=["doclm"] * 4 + ["this run"] * 4)
+    figure = level_check.draw_trap(table, "")
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["doclm", "this run"]
+    said = level_check.in_each_run(table, lambda of_run: f"{len(of_run)} rows").data
+    assert said.splitlines() == ["- **doclm**: 4 rows", "- **this run**: 4 rows"]
+
+    pairs = pairs_of("a", np.linspace(0, 1, 200), 1.0).assign(run="this run")
+    levels = level_check.levels(pairs, (0.05, 0.01)).assign(run="this run")
+    figure = level_check.draw_levels(levels, "")
+    for axes, level in zip(figure.axes, (0.05, 0.01), strict=True):
+        widest = levels.loc[levels["level"] == f"at level {100 * level:g}%", "high"].max()
+        assert axes.get_xlim()[1] > widest, "no interval is wider than its axis"
+        assert any(list(line.get_xdata()) == [level, level] for line in axes.lines)
+    assert len(level_check.draw_uniform(pairs, "").axes) == 1

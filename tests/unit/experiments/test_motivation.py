@@ -12,6 +12,7 @@ import torch
 from gaussmark_experiments import motivation
 from gaussmark_lib import divergence, generate, likelihood, perturb, score
 from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs
 
 LM = replace(tiny_lm.build(), model=tiny_models.build("llama", torch.float64))
@@ -68,14 +69,37 @@ def test_strength_and_price_are_means_over_pairs_beside_their_prediction(table):
     assert ratio.n == 3
 
 
-def test_entropy_stands_beside_the_gradient_of_the_same_text():
-    responses = tiny_models.random_ids(np.random.default_rng(4), 9, 3, 7)
-    table = motivation.by_entropy(LM, PAIRS.prompts, responses, WMS[0])
-    for i, row in enumerate(table.itertuples()):
-        [g] = score.gradients(MODEL, [PAIRS.prompts[i]], [responses[i]], WMS[0])
-        [entropy] = likelihood.entropies(MODEL, [PAIRS.prompts[i]], [responses[i]])
-        assert (row.grad_norm, row.entropy) == pytest.approx((g.norm, float(entropy.mean())))
-        assert row.per_token == pytest.approx(g.norm / np.sqrt(len(responses[i])))
+def test_the_growth_is_that_from_half_of_the_largest_sigma():
+    rows = [
+        {
+            "prompt": i,
+            "sigma": sigma,
+            "kind": "own key",
+            "price": price * (1 + i / 10),
+            "psi": sigma,
+        }
+        for i in range(4)
+        for sigma, price in ((0.1, 1.0), (0.2, 3.0), (0.4, 12.0))
+    ]
+    table = pd.DataFrame(rows)
+    assert motivation.growth(table, "price").value == pytest.approx(4)
+    assert motivation.growth(table, "psi").value == pytest.approx(2)
+    assert set(motivation.at_middle(table)["sigma"]) == {0.2}
+    alone = motivation.growth(table[table["sigma"] == 0.4], "price")
+    assert np.isnan(alone.value)
+    assert alone.n == 4
+
+
+def test_the_laws_of_the_records_stand_beside_this_run(table):
+    law = motivation.strength_and_price(table, 10.0)
+    of_runs = motivation.laws(law)
+    assert {"doclm", "this run", "predicted"} <= set(of_runs["run"])
+    here = of_runs[of_runs["run"] == "this run"]
+    assert here["value"].tolist() == law.loc[law["curve"] == "own key", "value"].tolist()
+    assert of_runs.loc[of_runs["run"] == "predicted", ["low", "high"]].isna().all(axis=None)
+    recorded = motivation.recorded_growth(runs.reference("motivation"))
+    assert recorded.low < recorded.value < recorded.high
+    assert motivation.recorded_efficiency(runs.reference("motivation")).n == 300
 
 
 def test_plain_texts_are_measured_at_the_middle_strength_alone(table):

@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 import tiny_lm
 import tiny_models
-from scipy.stats import norm
 
 from gaussmark_experiments import one_key_in_production as production
+from gaussmark_experiments import whose_text
 from gaussmark_lib import generate
 from gaussmark_lib.beyond import joint
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import runs
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
 LM = tiny_lm.build()
@@ -48,10 +49,22 @@ def test_the_spread_divided_by_its_prediction_is_1_and_sees_dependence_that_K_do
 
 def test_cosines_between_kinds_are_those_of_all_texts_at_once():
     human = production.Human(PROMPTS, RESPONSES, [])
-    psi, u = production.with_directions(LM, human, WM, KEYS)
-    again, K = production.against_keys(LM, human, WM, KEYS)
-    np.testing.assert_array_equal(psi, again)
+    _, K = production.against_keys(LM, human, WM, KEYS)
+    u = production.units(whose_text.gradients(LM, PROMPTS, RESPONSES, WM))
     np.testing.assert_allclose(production.cosines([u[:3], u[3:]]), K, atol=1e-12)
+
+
+def test_the_records_say_what_one_key_does_to_source_code():
+    table = production.one_key_on("source")
+    assert table.index.tolist() == sorted(table.index, key=lambda model: model == "doclm")
+    run = runs.reference("one_key_in_production")
+    audit = run.table("audit").set_index("kind").loc["source"]
+    row = table[table["record"] == "one_key_in_production"].iloc[0]
+    assert row["mean cosine"] == pytest.approx(audit["mean cosine"], abs=0.005)
+    assert row["the worst key flags"] == f"{audit['max ψ']:.0%}"
+    ratio = row["spread of the keys' rates ÷ that of independent texts"]
+    assert ratio == pytest.approx(audit["sd"] / audit["sd binomial"], rel=0.01)
+    assert production.one_key_on("a kind without a record").empty
 
 
 def test_a_writer_s_texts_are_files_of_their_own():
@@ -93,18 +106,55 @@ def test_the_innovation_given_references_is_that_of_the_stream():
         assert table["usual"][i] == pytest.approx(row["residual"], abs=2e-3)
 
 
-def test_power_and_what_is_kept_by_files_of_a_simulated_kind():
+def test_what_is_kept_by_files_of_a_simulated_kind():
     rng, s, m = np.random.default_rng(0), 0.3, 4.0
     psi, other = m + rng.standard_normal((2, 40_000))
     table = pd.DataFrame({"psi": psi, "innovation": s * psi + np.sqrt(1 - s**2) * (other - m)})
-    table = table.assign(kind="any", usual=s, file=np.arange(len(psi)) % 50)
-    power = production.power_by_kind(table).set_index("test")
-    expected = norm.sf(production.TAU - s * m)  # an innovation is N(s·m, 1)
-    for test in ("innovation", "innovation, with the residual of human text"):
-        assert power["value"][test] == pytest.approx(expected, abs=0.01)
-    assert (power["n"] == 50).all(), "files, not texts"
-    kept = production.share_kept(table)
-    assert (kept.n, kept.value) == (50, pytest.approx(0, abs=0.01))
+    table = table.assign(kind="any", usual=s, file=np.arange(len(psi)) % 50, run="this run")
+    less = production.share_kept(table)
+    assert (less.n, less.value) == (50, pytest.approx(0, abs=0.01))
+    kept = production.kept(table, "any")
+    assert (kept.n, kept.value) == (50, pytest.approx(s, abs=0.01)), "files, not texts"
+    assert production.kept(table, "another") is None
+    drawn_shares = production.kept_by_kind(table).set_index("share")["value"]
+    assert drawn_shares[production.KEPT] == kept.value
+    assert drawn_shares[production.EXPECTED] == pytest.approx(s)
+
+
+def two_audits() -> pd.DataFrame:
+    """Of one kind with texts that are alike, and of one with independent texts."""
+    matrices = {"alike": alike(40, 0.7), "independent": np.eye(40)}
+    audits = [
+        production.audited(drawn(K, 3000), K) | {"kind": kind} for kind, K in matrices.items()
+    ]
+    return pd.DataFrame(audits).assign(run="this run")
+
+
+def test_the_kind_on_which_keys_differ_most_is_named_with_its_cosine():
+    said = production.in_words(two_audits())
+    assert said.startswith("keys differ most on alike: their rates spread ")
+    assert "(mean cosine 0.70), and the worst of 3,000 keys flags" in said
+    assert said.endswith("of the 40 texts")
+
+
+def test_innovations_spread_like_independent_texts_and_the_law_is_on_its_line():
+    audits = two_audits()
+    spreads = production.spreads_by_test(audits).pivot(index="kind", columns="test", values="value")
+    assert spreads.loc["alike", "tested by ψ"] > 3
+    assert spreads.loc["independent", "tested by ψ"] == pytest.approx(1, rel=0.1)
+    np.testing.assert_allclose(spreads["tested by innovations"], 1, rtol=0.1)
+    [points, _] = production.draw_law(audits, "").axes[0].lines
+    np.testing.assert_allclose(points.get_xdata(), points.get_ydata(), rtol=0.1)
+
+
+def test_the_batch_in_words_names_the_worst_kind():
+    K = alike(20, 0.7)
+    batch = [
+        production.any_alarm(drawn(K, 3000), K).assign(kind="alike"),
+        production.any_alarm(drawn(np.eye(20), 3000), np.eye(20)).assign(kind="independent"),
+    ]
+    said = production.fisher_in_words(pd.concat(batch))
+    assert "of 3,000 keys on alike; the largest share of the other two over the kinds:" in said
 
 
 def test_an_audit_of_dependent_texts():
