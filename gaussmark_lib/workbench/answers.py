@@ -69,6 +69,7 @@ def answer(
     estimate: Estimate,
     options: Options,
     *,
+    heading: str = "",
     model: str = "",
 ) -> Markdown:
     """Say which prediction came true: in each record of the notebook, and then in this run.
@@ -78,6 +79,7 @@ def answer(
             the record has none).
         estimate: of this run.
         options: each prediction, and the values for which it is true.
+        heading: what the numbers are, where the text above does not say it.
         model: the name of this run's model.
     """
     if len(options) < 2:
@@ -89,7 +91,8 @@ def answer(
         for name, estimate_of_record in estimates.items()
         if estimate_of_record is not None
     }
-    return listed(found, _in_words(estimate, options), model)
+    answers = listed(found, _in_words(estimate, options), model)
+    return Markdown(f"{heading}:\n\n{answers.data}") if heading else answers
 
 
 def sentences(

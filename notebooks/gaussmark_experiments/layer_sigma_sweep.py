@@ -513,11 +513,11 @@ def outcomes_in_words(priced: pd.DataFrame) -> str:
     """Say how many cells of :func:`priced` have each outcome.
 
     >>> print(outcomes_in_words(pd.DataFrame({"outcome": [DIFFERENT, EQUAL, DIFFERENT]})))
-    Cells: 3 in all; 2 different from the base model, 1 equal within the margin, 0 undecided.
+    3 cells: 2 different from the base model, 1 equal within the margin, 0 undecided.
     """
     counts = priced["outcome"].value_counts()
     return (
-        f"Cells: {len(priced)} in all; {counts.get(DIFFERENT, 0)} different from the base model,"
+        f"{len(priced)} cells: {counts.get(DIFFERENT, 0)} different from the base model,"
         f" {counts.get(EQUAL, 0)} {EQUAL}, {counts.get(OPEN, 0)} undecided."
     )
 

@@ -50,6 +50,12 @@ def test_a_headline_and_a_function_of_the_record_are_statements_too(records):
     assert said == "- this run (doclm): **more**, 2.0 (1.5 to 2.5), n = 9"
 
 
+def test_a_heading_says_what_the_numbers_are(records):
+    here = Estimate(2.0, 1.5, 2.5, 9)
+    said = answers.answer("05_quality", STATEMENT, here, OPTIONS, heading="Price / law").data
+    assert said.startswith("Price / law:\n\n- **SmolLM2** (reference): **less**")
+
+
 def test_an_interval_between_two_ranges_makes_no_prediction_true():
     options = {"small": (0, 1), "large": (2, 3)}
     assert answers.true_options(Estimate(1.5, 1.2, 1.8, 50), options) == []
