@@ -866,7 +866,7 @@ def churn_in_words(tasks: pd.DataFrame) -> str:
     for row in tasks.to_dict("records"):
         changed = row["lost"] + row["gained"]
         power = row["power for 5 points"]
-        shows = "probably yes" if power >= 0.8 else "not reliably"
+        shows = "yes" if power >= 0.95 else "probably" if power >= 0.8 else "not reliably"
         sentences.append(
             f"{row['task']}: **{changed / row['items']:.0%}** of {row['items']:,} answers change"
             f" ({row['lost']} lost, {row['gained']} gained). Would it show a loss of 5 points?"
@@ -937,15 +937,15 @@ def temperatures_in_words(temperature: pd.DataFrame) -> str:
     equal_length = TYPICAL_PSI**2 / (2 * tenth.value)  # ψ²/(2T) solved for T
     equals = [
         f"{number(equal_temperature(temperature, stats.predicted_price(TYPICAL_PSI, n)), 2)}"
-        f" for {n:,} tokens"
+        f" in {n:,} tokens"
         for n in TYPICAL_LENGTHS
     ]
     return (
         f"**{outcome}**: ψ = {TYPICAL_PSI:g} in {short_text} tokens costs {price:.3f} nats per"
         f" token, temperature 1.1 costs {tenth.value:.3f} ({tenth.low:.3f} to {tenth.high:.3f})."
-        f" Both cost the same in a text of {equal_length:,.0f} tokens. The price of"
-        f" ψ = {TYPICAL_PSI:g} is that of temperature {', '.join(equals)}. Temperature 1.1 also"
-        f" changes the cross-entropy of the text by {tenth.change:+.3f}."
+        f" Both cost the same in a text of {equal_length:,.0f} tokens. ψ = {TYPICAL_PSI:g} costs"
+        f" as much as temperature {', '.join(equals)}. At temperature 1.1, the cross-entropy of the"
+        f" written text also changes, by {tenth.change:+.3f} nats per token."
     )
 
 
