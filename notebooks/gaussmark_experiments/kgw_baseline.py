@@ -531,7 +531,8 @@ def levels_apart_in_words(lengths: pd.DataFrame) -> str:
     sentences = [f"Times as many tokens at 10⁻⁶: {listing(words)}."] if words else []
     if unknown:
         sentences.append(
-            f"The texts of {tested[-1]} tokens are too short to say it of {', '.join(unknown)}."
+            f"The texts of {tested[-1]} tokens are too short for this number of"
+            f" {', '.join(unknown)}."
         )
     return " ".join(sentences)
 
