@@ -335,7 +335,7 @@ def test_times_as_many_tokens_at_the_second_level_name_what_is_unknown():
     said = kgw_baseline.levels_apart_in_words(table)
     assert "**a** at least 2.0" in said, "it needs 10 tokens or fewer, and 20"
     assert "**b** more than 2." in said, "it needs about 15 tokens, and more than 40"
-    assert said.endswith("The texts of 40 tokens are too short to say it of c.")
+    assert said.endswith("The texts of 40 tokens are too short for this number of c.")
 
 
 def test_the_first_table_says_where_gaussmark_loses_and_wins():
