@@ -24,10 +24,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from html import escape
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from IPython.display import HTML
+from PIL import Image
 
 from gaussmark_lib.stats import Estimate
 from gaussmark_lib.workbench import runs, words
@@ -176,10 +179,17 @@ def larger(notebook: str, figure: str) -> HTML:
             continue
         about = f"The same figure in the reference record of {title(run)}, at larger n"
         # inside the page, so that the notebook shows it wherever it lies
-        base64_png = b64encode(path.read_bytes()).decode()
-        source = f"data:image/png;base64,{base64_png}"
+        source = f"data:image/webp;base64,{_compressed(path)}"
         return HTML(f'<p>{about}:</p><img style="width:100%" alt="{about}" src="{source}">')
     return HTML("")
+
+
+def _compressed(path: Path) -> str:
+    """A figure as WebP without loss, in base64: a third of the size of its PNG file."""
+    stored = BytesIO()
+    with Image.open(path) as image:
+        image.convert("RGB").save(stored, "WEBP", lossless=True, method=4)
+    return b64encode(stored.getvalue()).decode()
 
 
 def _table(findings: Sequence[Finding], rows_by_run: Mapping[str, Sequence[dict]]) -> str:

@@ -1,7 +1,10 @@
 import json
 import math
+from base64 import b64decode
+from io import BytesIO
 
 import pytest
+from PIL import Image
 
 from gaussmark_lib import files
 from gaussmark_lib.stats import Estimate
@@ -113,7 +116,10 @@ def test_a_larger_figure_is_the_reference_records(reference):
     assert claims.larger("06_robustness", "edits").data == ""
     figures = reference / "figures"
     figures.mkdir()
-    (figures / "edits.png").write_bytes(b"picture")
+    Image.new("RGB", (40, 30), "orange").save(figures / "edits.png")
     page = claims.larger("06_robustness", "edits").data
     assert "reference record of doclm" in page
-    assert 'src="data:image/png;base64,cGljdHVyZQ=="' in page
+    data = page.partition("data:image/webp;base64,")[2].partition('"')[0]
+    with Image.open(BytesIO(b64decode(data))) as shown:
+        assert shown.size == (40, 30)
+        assert shown.getpixel((1, 1)) == (255, 165, 0)
