@@ -185,10 +185,11 @@ def larger(notebook: str, figure: str) -> HTML:
 
 
 def _compressed(path: Path) -> str:
-    """A figure as WebP without loss, in base64: a third of the size of its PNG file."""
+    """A figure in 32 colours as WebP, in base64: a quarter of the size of its PNG file."""
     stored = BytesIO()
     with Image.open(path) as image:
-        image.convert("RGB").save(stored, "WEBP", lossless=True, method=4)
+        few_colours = image.convert("RGB").quantize(32)
+        few_colours.convert("RGB").save(stored, "WEBP", lossless=True, method=6)
     return b64encode(stored.getvalue()).decode()
 
 

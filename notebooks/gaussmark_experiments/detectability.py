@@ -319,7 +319,7 @@ def draw_p(table: pd.DataFrame, caption: str) -> Figure:
             )  # (lengths, texts)
             colour = style.look(kind)["color"]
             # few enough to tell apart
-            axes.plot(p.iloc[:, :8], color=colour, alpha=0.25, linewidth=0.7)
+            axes.plot(p.iloc[:, :5], color=colour, alpha=0.25, linewidth=0.7)
             axes.plot(
                 p.median(axis=1),
                 "o-",
