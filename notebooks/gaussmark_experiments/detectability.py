@@ -14,7 +14,7 @@ from jaxtyping import Float
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.stats import norm
+from scipy.stats import norm, rankdata
 from sklearn.metrics import roc_curve
 
 from gaussmark_lib import gradients, likelihood, models, score, stats
@@ -211,10 +211,14 @@ def spread_of_norms(norms: pd.DataFrame) -> stats.Estimate:
 def auc(psi: pd.DataFrame) -> float:
     """Return the probability that ψ of a marked text exceeds ψ of a plain text, over all pairs of
     texts.
+
+    It is Mann and Whitney's U, the sum of the marked texts' ranks above its smallest value, divided
+    by the number of pairs of texts.
     """
-    marked = psi[OWN].to_numpy()
-    plain = psi[PLAIN].to_numpy()
-    return np.greater.outer(marked, plain).mean()
+    n = len(psi)
+    ranks = rankdata([*psi[OWN], *psi[PLAIN]])
+    u = ranks[:n].sum() - n * (n + 1) / 2
+    return u / n**2
 
 
 def norm_per_token(plain: pd.DataFrame) -> float:
@@ -369,8 +373,9 @@ def draw_roc(table: pd.DataFrame, caption: str) -> Figure:
             of_length = of_run[of_run["n_tokens"] == length]
             psi = of_length.set_index("kind")["psi"].loc[[PLAIN, OWN]]
             fpr, tpr, _ = roc_curve(psi.index == OWN, psi)
-            area = auc(of_length.pivot(index="prompt", columns="kind", values="psi").dropna())
-            label = f"{length} tokens: AUC {area:.2f}"
+            pairs = of_length.pivot(index="prompt", columns="kind", values="psi").dropna()
+            area = stats.interval(pairs[[OWN, PLAIN]], auc, share=True)
+            label = f"{length} tokens: AUC {area.value:.2f} ({area.low:.2f} to {area.high:.2f})"
             axes.step(fpr, tpr, where="post", color=colour, label=label)
         axes.plot([0, 1], [0, 1], **style.DOTTED)
         axes.set(xlabel="false positive rate (plain texts)")
