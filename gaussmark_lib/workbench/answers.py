@@ -196,11 +196,9 @@ def by_run(table: pd.DataFrame, in_words: Callable[[pd.DataFrame], str]) -> Mark
     Args:
         in_words: a function from the rows of a run to a sentence.
     """
-    lines = []
-    for run_name, rows in table.groupby("run", sort=False):
-        who = run_name if run_name == THIS_RUN else f"**{run_name}** (reference)"
-        lines.append(f"- {who}: {in_words(rows)}")
-    return Markdown("\n".join(lines))
+    said = {name: in_words(rows) for name, rows in table.groupby("run", sort=False)}
+    here = said.pop(THIS_RUN)
+    return listed(said, here, model="")
 
 
 def sizes(notebook: str, words: str, **here: object) -> str:

@@ -19,22 +19,19 @@ in git that the notebook rests on (``papermill_runs/reference``).
 """
 
 import math
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from html import escape
-from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from IPython.display import HTML
-from PIL import Image
 
 from gaussmark_lib.stats import Estimate
 from gaussmark_lib.workbench import runs, words
 from gaussmark_lib.workbench.answers import THIS_RUN, title
+from gaussmark_lib.workbench.plots import show
 from gaussmark_lib.workbench.record import record as keep
 from gaussmark_lib.workbench.runs import notebook as notebooks
 from gaussmark_lib.workbench.runs.folder import Run
@@ -178,19 +175,10 @@ def larger(notebook: str, figure: str) -> HTML:
         if not path.exists():
             continue
         about = f"The same figure in the reference record of {title(run)}, at larger n"
-        # inside the page, so that the notebook shows it wherever it lies
-        source = f"data:image/webp;base64,{_compressed(path)}"
-        return HTML(f'<p>{about}:</p><img style="width:100%" alt="{about}" src="{source}">')
+        picture = show.saved(path, colours=32)
+        alt = escape(picture.alt or about)
+        return HTML(f'<p>{about}:</p><img style="width:100%" alt="{alt}" src="{picture.source}">')
     return HTML("")
-
-
-def _compressed(path: Path) -> str:
-    """A figure in 32 colours as WebP, in base64: a quarter of the size of its PNG file."""
-    stored = BytesIO()
-    with Image.open(path) as image:
-        few_colours = image.convert("RGB").quantize(32)
-        few_colours.convert("RGB").save(stored, "WEBP", lossless=True, method=6)
-    return b64encode(stored.getvalue()).decode()
 
 
 def _table(findings: Sequence[Finding], rows_by_run: Mapping[str, Sequence[dict]]) -> str:

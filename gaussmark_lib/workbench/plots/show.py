@@ -1,11 +1,16 @@
 """Text in the output of a notebook: escaped, side by side, readable in light and dark themes."""
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from html import escape
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from IPython.display import HTML, Markdown
+from PIL import Image
 
 
 def side_by_side(texts: Mapping[str, str]) -> HTML:
@@ -23,6 +28,33 @@ def cards(columns: Mapping[str, str]) -> HTML:
         for heading, body in columns.items()
     )
     return HTML(f'<div style="display:flex;flex-wrap:wrap;gap:1em">{cells}</div>')
+
+
+class Picture(NamedTuple):
+    """A saved figure for a page: its data as a URL, its description, and its size in pixels."""
+
+    source: str
+    alt: str
+    width: int
+    height: int
+
+
+def saved(path: Path, colours: int | None = None) -> Picture:
+    """Return a figure of ``record.save_figure``, so that a page needs no other file.
+
+    Args:
+        colours: how many to keep; few make it smaller. None keeps all.
+    """
+    stored = BytesIO()
+    with Image.open(path) as image:
+        pixels = image.convert("RGB")
+        if colours:
+            pixels = pixels.quantize(colours).convert("RGB")
+        # With lossless=True, quality is the effort of the compression.
+        pixels.save(stored, "WEBP", lossless=True, method=2, quality=20)
+        alt = " ".join(image.text.get("Description", "").split())
+        data = b64encode(stored.getvalue()).decode()
+        return Picture(f"data:image/webp;base64,{data}", alt, *image.size)
 
 
 def sentence(text: str) -> Markdown:

@@ -6,7 +6,6 @@ comparison.findings               a table
 comparison.save("compare.html")   one page, which needs no other file
 """
 
-from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ import pandas as pd
 from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench import words
+from gaussmark_lib.workbench.plots import show
 from gaussmark_lib.workbench.runs import folder
 from gaussmark_lib.workbench.runs.folder import Run
 
@@ -193,8 +193,7 @@ def _shown(value: Any) -> str:
 
 def _image(name: str, path: Path) -> str:
     """A saved figure inside the page, under the name of its run."""
-    data = b64encode(path.read_bytes()).decode()
-    source = f"data:image/png;base64,{data}"
-    about = escape(f"{path.stem} of {name}")
+    picture = show.saved(path, colours=32)
+    alt = escape(picture.alt or f"{path.stem} of {name}")
     caption = f"<figcaption>{escape(name)}</figcaption>"
-    return f'<figure>{caption}<img alt="{about}" src="{source}"></figure>'
+    return f'<figure>{caption}<img alt="{alt}" src="{picture.source}"></figure>'

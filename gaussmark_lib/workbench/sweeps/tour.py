@@ -10,7 +10,6 @@ The page is a single file, without scripts, and needs no network. Formulas becom
 become WebP, which is lossless and takes less than half of the bytes of PNG.
 """
 
-import base64
 import platform
 import secrets
 from collections import Counter
@@ -20,20 +19,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from html import escape
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
 from latex2mathml.converter import convert
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
-from PIL import Image
 
 from gaussmark_lib import files
 from gaussmark_lib.engine import packages
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.answers import title
+from gaussmark_lib.workbench.plots import show
 from gaussmark_lib.workbench.runs import folder as records
 from gaussmark_lib.workbench.runs import notebook as notebooks
 from gaussmark_lib.workbench.runs import presets
@@ -254,11 +252,6 @@ def _view(stop: Stop) -> dict[str, Any]:
 
 def _figure(path: Path) -> dict[str, Any]:
     """A figure, its size on the page, and the description in its PNG file."""
-    stored = BytesIO()
-    with Image.open(path) as image:
-        # With lossless=True, quality is the effort of the compression.
-        image.convert("RGB").save(stored, "WEBP", lossless=True, method=2, quality=20)
-        width, height = [round(length / SHARPER) for length in image.size]
-        alt = " ".join(image.text.get("Description", "").split())
-    data = base64.b64encode(stored.getvalue()).decode()
-    return {"data": data, "width": width, "height": height, "alt": alt}
+    picture = show.saved(path)
+    size = {"width": round(picture.width / SHARPER), "height": round(picture.height / SHARPER)}
+    return {"source": picture.source, "alt": picture.alt} | size

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from PIL import Image
 
 from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
@@ -21,7 +22,7 @@ def a_record(root, name, sigma, value, **extra):
     files.write_json(folder / "params.json", {"model": "doclm", "sigma": sigma, "<b>": 1} | extra)
     files.write_json(folder / "results.json", {"claims": [finding.row()], "cost": value})
     files.write_json(folder / "status.json", {"status": "complete"} | times)
-    (folder / "figures" / "edits.png").write_bytes(b"picture of " + name.encode())
+    Image.new("RGB", (8, 6), "orange").save(folder / "figures" / "edits.png")
     return folder
 
 
@@ -52,7 +53,7 @@ def test_findings_stand_side_by_side_with_intervals_and_outcomes(root):
 
 def test_the_page_has_everything_and_escapes_what_runs_wrote(root, tmp_path):
     page = compare(NAMES, root).save(tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/webp;base64,") == 2
     assert "ψ &lt; its law" in page
     assert "<b>" not in page
     assert page.index("Parameters that differ") < page.index("Findings") < page.index("Figures")
