@@ -282,3 +282,14 @@ def test_the_predicted_probability_of_several_texts_is_said_to_be_a_mean(panel: 
     two = replace(one, question=replace(one.question, n_samples=2), tested=both)
     assert "on average over these texts" not in render.comparison(one)
     assert "on average over these texts." in render.comparison(two)
+
+
+def test_evidence_is_shown_by_more_than_colour():
+    html = tokens(["for", "against", "neither"], [2.0, -2.0, 0.0])
+    for_it, against, neither = re.findall(r"<span[^>]*>", html)
+    assert "solid" in for_it
+    assert "dotted" in against
+    assert "border" not in neither
+    assert "0.00)" in neither, "no colour at all"
+    assert 'title="evidence +2.000' in for_it
+    assert len({re.search(r"rgba\(([\d,]+),", span)[1] for span in (for_it, against)}) == 2
