@@ -717,17 +717,28 @@ def losses_in_words(after: pd.DataFrame, names: Sequence[str], version: str) -> 
     """Word the shares detected without an edit and after one edit (:func:`by_version`), and say
     whose share falls most.
     """
-    share = after.set_index(["scheme", "version"])["value"]
-    before_and_after = {name: (share[name, UNEDITED], share[name, version]) for name in names}
-    words = {name: f"{before:.2f}, {left:.2f}" for name, (before, left) in before_and_after.items()}
-    losses = {name: before - left for name, (before, left) in before_and_after.items()}
+    shares = after.set_index(["scheme", "version"])
+    words = {}
+    losses = {}
+    for name in names:
+        before = shares.loc[(name, UNEDITED)]
+        left = shares.loc[(name, version)]
+        words[name] = f"{_share_in_words(before)}, {_share_in_words(left)}"
+        losses[name] = before["value"] - left["value"]
     largest = max(losses.values())
     if largest <= 0:
         most = "No share falls."
     else:
         losers = [name for name, loss in losses.items() if np.isclose(loss, largest)]
-        most = f"The share falls most for {' and '.join(losers)}, by {largest:.2f}."
-    return f"Share detected, unedited and after *{version}*: {listing(words)}. {most}"
+        points = f"{100 * largest:.0f} points"
+        most = f"The share falls most for {' and '.join(losers)}, by {points}."
+    n = int(after["n"].min())
+    return f"Share of {n} texts detected, unedited and after *{version}*: {listing(words)}. {most}"
+
+
+def _share_in_words(row: pd.Series) -> str:
+    """A share with its interval, in percent."""
+    return f"{row['value']:.0%} ({row['low']:.0%} to {row['high']:.0%})"
 
 
 def edits_in_words(edits: pd.DataFrame) -> str:
@@ -788,8 +799,8 @@ def greedy_in_words(ways: pd.DataFrame) -> str:
         return "no texts at temperatures 0 and 1"
     words = {}
     for name in names:
-        sampled, greedy = (rows["value"][name, f"temperature {t}"] for t in (1, 0))
-        words[name] = f"{sampled:.0%}, {greedy:.0%}"
+        sampled, greedy = (rows.loc[(name, f"temperature {t}")] for t in (1, 0))
+        words[name] = f"{_share_in_words(sampled)}, {_share_in_words(greedy)}"
     sampled, greedy = (rows.loc[("GaussMark", f"temperature {t}")] for t in (1, 0))
     if greedy["low"] <= LEVELS[0]:
         outcome = "**not significantly above the level**"
@@ -797,8 +808,10 @@ def greedy_in_words(ways: pd.DataFrame) -> str:
         outcome = "**fewer**"
     else:
         outcome = "**no significant difference**"
+    n_greedy = int(greedy["n"])
     return (
-        f"Texts detected at level 0.01 at temperature 1, and at temperature 0: {listing(words)}."
+        f"Texts detected at level 0.01 at temperature 1, and at temperature 0 (n = {n_greedy}):"
+        f" {listing(words)}."
         f" GaussMark at temperature 0: {outcome}."
     )
 

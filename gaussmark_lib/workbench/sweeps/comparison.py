@@ -104,7 +104,7 @@ class Comparison:
         }
         for heading, table in tables.items():
             parts.append(f"<h2>{heading}</h2>")
-            content = table.to_html() if len(table) else "<p>none</p>"
+            content = table.to_html(border=0) if len(table) else "<p>none</p>"
             parts.append(f'<div class="scroll">{content}</div>')
         if self.figures:
             parts.append("<h2>Figures</h2>")

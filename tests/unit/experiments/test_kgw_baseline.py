@@ -1,5 +1,6 @@
 """Notebook 08 on a tiny model: each table against one text, one key and one scheme at a time."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -172,16 +173,17 @@ def test_a_sentence_names_the_scheme_whose_share_falls_most():
         "scheme": ["GaussMark", "SynthID", "GaussMark", "SynthID"],
         "version": ["unedited", "unedited", "cut, 0.3", "cut, 0.3"],
     }
-    after = pd.DataFrame(rows)
+    after = pd.DataFrame(rows).assign(low=0.05, high=0.2, n=250)
     names = ["GaussMark", "SynthID"]
     one = after.assign(value=[0.98, 1.0, 0.12, 0.86])
     said = kgw_baseline.losses_in_words(one, names, "cut, 0.3")
     assert said.startswith(
-        "Share detected, unedited and after *cut, 0.3*: **GaussMark** 0.98, 0.12;"
+        "Share of 250 texts detected, unedited and after *cut, 0.3*: **GaussMark**"
+        " 98% (5% to 20%), 12% (5% to 20%);"
     )
-    assert said.endswith("The share falls most for GaussMark, by 0.86.")
+    assert said.endswith("The share falls most for GaussMark, by 86 points.")
     both = after.assign(value=[0.9, 1.0, 0.4, 0.5])
-    assert "most for GaussMark and SynthID, by 0.50" in kgw_baseline.losses_in_words(
+    assert "most for GaussMark and SynthID, by 50 points" in kgw_baseline.losses_in_words(
         both, names, "cut, 0.3"
     )
     neither = after.assign(value=[0.5, 0.5, 0.5, 0.6])
@@ -365,7 +367,7 @@ def test_the_ways_of_old_and_new_records_are_the_same():
     assert "beam search" not in set(kgw_baseline.ways_of(few)["way"]), "too few to draw"
     assert ways[searched]["n"].tolist() == [10, 10]
     said = kgw_baseline.greedy_in_words(TABLES["ways"])
-    assert "**GaussMark** 98%, 11%; " in said
+    assert re.search(r"\*\*GaussMark\*\* 98% \(\d+% to \d+%\), 11% \(\d+% to \d+%\);", said)
     assert said.endswith("GaussMark at temperature 0: **fewer**.")
     plain = TABLES["ways"].assign(low=0.0)
     assert "not significantly above the level" in kgw_baseline.greedy_in_words(plain)
