@@ -117,17 +117,19 @@ def has_table(run: Run, name: str) -> bool:
     return (run.dir / f"{name}.parquet").exists()
 
 
-def listed(found: Mapping[str, str], here: str, model: str) -> Markdown:
+def listed(found: Mapping[str, str], here: str | None, model: str) -> Markdown:
     """Return a list: what the record of each model says, and then what this run says.
 
     Args:
         found: name of a record's model → its sentences.
-        here: sentences of this run.
+        here: sentences of this run. None if it measured nothing of the kind.
         model: the name of this run's model.
     """
     lines = [f"- **{name}** (reference): {said}" for name, said in found.items()]
-    this_run = f"{THIS_RUN} ({model})" if model else THIS_RUN
-    return Markdown("\n".join([*lines, f"- {this_run}: {here}"]))
+    if here is not None:
+        this_run = f"{THIS_RUN} ({model})" if model else THIS_RUN
+        lines.append(f"- {this_run}: {here}")
+    return Markdown("\n".join(lines))
 
 
 def _in_words(estimate: Estimate, options: Options) -> str:
@@ -191,13 +193,14 @@ def from_table(
 
 
 def by_run(table: pd.DataFrame, in_words: Callable[[pd.DataFrame], str]) -> Markdown:
-    """Say something about each run of :func:`beside`, one line per run.
+    """Say something about each run of :func:`beside`, one line per run. The table may hold records
+    alone.
 
     Args:
         in_words: a function from the rows of a run to a sentence.
     """
     said = {name: in_words(rows) for name, rows in table.groupby("run", sort=False)}
-    here = said.pop(THIS_RUN)
+    here = said.pop(THIS_RUN, None)
     return listed(said, here, model="")
 
 

@@ -98,6 +98,12 @@ def test_each_run_has_its_line(records):
     ]
 
 
+def test_a_table_of_records_alone_has_no_line_of_this_run():
+    table = pd.DataFrame({"run": ["SmolLM2", "doclm"], "x": [1, 2]})
+    said = answers.by_run(table, lambda rows: f"x = {rows['x'].iloc[0]}").data
+    assert said == "- **SmolLM2** (reference): x = 1\n- **doclm** (reference): x = 2"
+
+
 def test_a_caption_has_the_sizes_of_all_runs(records):
     said = answers.sizes("05_quality", "model {model}", model="mine")
     assert said == "SmolLM2: model smollm2; doclm: model doclm; this run: model mine"
