@@ -21,6 +21,7 @@ of notebook 11 is ``gaussmark_lib.workbench.widgets.playground``.
 ``theory_in_full``         16: simulated and exact values, in the models of ``beyond.toys``
 ``sharper_test``           17: which direction detects most, without edits and after edits
 ``streams``                18: a stream of texts, and what an attacker gains by queries
+``taken_apart``            19: ψ and the likelihood ratio, with exact and empirical thresholds
 ``train_doclm``            20: how good a trained model is (its training: ``workbench.doclm``)
 =========================  =========================================================================
 

@@ -240,6 +240,16 @@ OTHER = {
         "n_steps": 3,
         "n_asked": 30,
     },
+    "19_taken_apart": {
+        "seed": 1,
+        "n_keys": 4,
+        "n_per_key": 2,
+        "n_human": 6,
+        "n_other": 4,
+        "prompt_tokens": 8,
+        "n_tokens": 30,
+        "levels": [0.2, 0.05],
+    },
     "20_train_doclm": {
         "seed": 1,
         "steps": 8,

@@ -1,0 +1,244 @@
+"""A rival's protocol, taken apart: where the gradient is taken, what is known, and which threshold.
+
+A text y, a key with noise ξ, and two evaluations of the model, at θ and at θ + ξ, give three
+statistics:
+
+    ψ at θ              ⟨ξ, G(θ)⟩ / (σ‖G(θ)‖),           G(θ) = ∇ log p_θ(y)
+    ψ at θ + ξ          ⟨ξ, G(θ + ξ)⟩ / (σ‖G(θ + ξ)‖)
+    likelihood ratio    log p_{θ+ξ}(y) − log p_θ(y), nats
+
+Only the first has a distribution that is known without any text: N(0, 1) over keys. For the others,
+a threshold comes from human texts. To second order in ξ, with the Fisher information F of the text
+and s = √(ξᵀFξ), which is about the predicted ψ:
+
+    mean and sd          human text          watermarked text
+    ψ at θ               0,  1               s,  1
+    ψ at θ + ξ           −s, 1               0,  1
+    likelihood ratio     −s²/2, s            s²/2, s
+
+In each row, the two means are s standard deviations apart. So to second order all three statistics
+detect equally well, each with a threshold of its own. Beyond second order, they differ: near θ + ξ,
+the length of the gradient depends on the key.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from gaussmark_lib import models, perturb, score, stats
+from gaussmark_lib.gradients import TextGradient, of_pairs
+from gaussmark_lib.tokens import Texts
+from gaussmark_lib.weights import PlacedWatermark, Watermark
+from gaussmark_lib.workbench.pairs import means
+
+MARKED = "watermarked"
+KNOWN = "prompt known"
+UNKNOWN = "prompt unknown"
+AT_THETA = "ψ at θ"
+AT_MOVED = "ψ at θ + ξ"
+RATIO = "likelihood ratio"
+STATISTICS = (AT_THETA, AT_MOVED, RATIO)
+EXACT = "N(0, 1)"
+EMPIRICAL = "human texts"
+
+# (statistic, threshold), from the rival's two tests to this project's, and the trap of notebook 02
+TESTS = (
+    (AT_MOVED, EMPIRICAL),
+    (RATIO, EMPIRICAL),
+    (AT_THETA, EMPIRICAL),
+    (AT_THETA, EXACT),
+    (AT_MOVED, EXACT),
+)
+
+
+def measured(
+    lm: models.LM,
+    wm: Watermark,
+    keys: Sequence[perturb.Key],
+    marked: Sequence[tuple[Texts, Texts]],
+    human: Mapping[str, tuple[Texts, Texts]],
+    dtype: str | None = None,
+) -> pd.DataFrame:
+    """Return the three statistics of each key's own texts and of human texts.
+
+    Args:
+        marked: (prompts, responses) that each key's model wrote.
+        human: kind of text → (prompts, responses), which are tested under every key.
+
+    Returns:
+        ``kind`` (``MARKED`` or a kind of human text), ``key`` (its number), ``text``, ``prompt``
+        (``KNOWN`` or ``UNKNOWN``), and a column per statistic.
+    """
+    of_kinds = []
+    for number, texts in enumerate(marked):
+        of_kinds.append((MARKED, [number], texts))
+    for kind, texts in human.items():
+        of_kinds.append((kind, range(len(keys)), texts))
+    tables = []
+    for kind, numbers, (prompts, responses) in of_kinds:
+        tested_keys = [keys[number] for number in numbers]
+        unknown = [lm.unknown_prompt()] * len(responses)
+        for name, given in ((KNOWN, prompts), (UNKNOWN, unknown)):
+            table = of_texts(lm, wm, tested_keys, given, responses, dtype)
+            table["key"] = np.take(numbers, table["key"])
+            tables.append(table.assign(kind=kind, prompt=name))
+    return pd.concat(tables, ignore_index=True)
+
+
+def of_texts(
+    lm: models.LM,
+    wm: Watermark,
+    keys: Sequence[perturb.Key],
+    prompts: Texts,
+    responses: Texts,
+    dtype: str | None = None,
+) -> pd.DataFrame:
+    """Return the three statistics of each text under each key: ``key, text``, and a column for each
+    of ``STATISTICS``.
+    """
+    placed, keys = perturb.ready(lm.model, wm, keys)
+    at_theta = score.gradients(lm.model, prompts, responses, wm, dtype=dtype)
+    log_p = {}  # text → log p_θ
+    psis = {}  # text → ψ at θ under each key
+    for gradient, values in score.statistics(at_theta, placed, keys):
+        log_p[gradient.text] = gradient.log_lik
+        psis[gradient.text] = values
+    rows = []
+    for number, key in enumerate(keys):
+        with perturb.watermarked(lm.model, wm, key):
+            at_moved = list(_at_moved(placed, prompts, responses, dtype))
+        for gradient, [psi] in score.statistics(at_moved, placed, [key]):
+            text = gradient.text
+            ratio = gradient.log_lik - log_p[text]
+            rows.append((number, text, psis[text][number], psi, ratio))
+    return pd.DataFrame(rows, columns=["key", "text", *STATISTICS])
+
+
+def _at_moved(
+    wm: PlacedWatermark, prompts: Texts, responses: Texts, dtype: str | None
+) -> Iterator[TextGradient]:
+    """The gradients of a model that carries a key's noise: what ``score`` refuses."""
+    return of_pairs(wm, wm.reader.pairs(prompts, responses), dtype=dtype, perturbed=True)
+
+
+def thresholds(table: pd.DataFrame, kind: str, level: float) -> pd.DataFrame:
+    """Return the threshold of each statistic at a level: (prompts, statistics).
+
+    It is the k-th largest value among the n pairs of a human text of this kind and a key,
+    k = ⌊level · (n + 1)⌋, and at most k − 1 of these pairs lie above it. NaN if k is 0.
+    """
+    of_human = table[table["kind"] == kind].groupby("prompt")
+    found = {}
+    for prompt, rows in of_human:
+        k = int(level * (len(rows) + 1) + 1e-9)
+        found[prompt] = {name: np.sort(rows[name])[-k] if k else np.nan for name in STATISTICS}
+    return pd.DataFrame(found).T[list(STATISTICS)]
+
+
+def detected(table: pd.DataFrame, kind: str, levels: Sequence[float]) -> pd.DataFrame:
+    """Return whether each test detects each text, with thresholds from human texts of this kind.
+
+    Returns:
+        The rows of ``table`` for each of ``TESTS`` and each level, with ``statistic, threshold,
+        level, hit`` (float). Human texts that set a threshold are left out where it is used. A
+        level that is too small for the number of human texts is left out, too.
+    """
+    parts = []
+    for level in levels:
+        empirical = thresholds(table, kind, level)
+        for statistic, threshold in TESTS:
+            if threshold == EXACT:
+                least = stats.threshold(level)
+                rows = table
+            else:
+                least = table["prompt"].map(empirical[statistic])
+                rows = table[table["kind"] != kind]
+            hit = (table[statistic] >= least).astype(float)
+            if np.isnan(least).any():
+                continue
+            columns = {"statistic": statistic, "threshold": threshold, "level": level}
+            parts.append(rows.assign(hit=hit, **columns).drop(columns=list(STATISTICS)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def rates(hits: pd.DataFrame) -> pd.DataFrame:
+    """Return the share of texts that each test detects, with an interval clustered by key."""
+    by = ["kind", "prompt", "statistic", "threshold", "level"]
+    table = means(hits.assign(hit=hits["hit"] == 1), by, "hit", cluster="key")
+    n_texts = hits.groupby(by, sort=False).size().to_numpy()
+    return table.assign(test=table["statistic"] + ", " + table["threshold"], texts=n_texts)
+
+
+def gain(
+    hits: pd.DataFrame,
+    level: float,
+    new: tuple[str, str, str],
+    old: tuple[str, str, str],
+) -> stats.Estimate:
+    """Return how much larger a share of the watermarked texts one test detects than another.
+
+    Args:
+        new, old: (prompt, statistic, threshold) of each test.
+    """
+    marked = hits[(hits["kind"] == MARKED) & (hits["level"] == level)]
+    of_test = marked.set_index(["prompt", "statistic", "threshold"]).sort_index()
+    columns = [of_test.loc[test].set_index(["key", "text"])["hit"] for test in (new, old)]
+    difference = columns[0] - columns[1]
+    return stats.interval(difference, cluster=difference.index.get_level_values("key"))
+
+
+def claims_of(level: float) -> tuple[str, str, str]:
+    """Return the sentences of three comparisons: the rival's two tests; the ratio and this
+    project's test; with the prompt and without it.
+    """
+    detected_at = f"share detected at {level:g}"
+    return (
+        f"{detected_at} without the prompt: likelihood ratio less ψ at θ + ξ, both with thresholds "
+        "from human texts",
+        f"{detected_at} without the prompt: likelihood ratio with a threshold from human texts "
+        "less ψ at θ with the exact threshold",
+        f"{detected_at} by ψ at θ with the exact threshold: with the prompt less without it",
+    )
+
+
+def alarms_claim(level: float) -> str:
+    """Return the sentence of the false alarms on another kind of text."""
+    return (
+        "share of human texts of another kind that are flagged by the likelihood ratio, less the "
+        f"level {level:g}"
+    )
+
+
+def keeps_level(hits: pd.DataFrame, level: float) -> bool:
+    """Return whether the exact test flags no more human texts than chance allows, by the sd of
+    means of keys, which are independent; it fails by chance in one run of 100,000.
+    """
+    rates_of_keys = hits.groupby("key")["hit"].mean()
+    error = max(rates_of_keys.std(ddof=1), np.sqrt(level * (1 - level))) / np.sqrt(
+        len(rates_of_keys)
+    )
+    return bool(rates_of_keys.mean() - level < 4.3 * error)
+
+
+def apart(table: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """Return how far apart human and watermarked texts lie, in standard deviations of human texts:
+    ``prompt, statistic``, and an estimate with an interval, by a bootstrap over keys.
+    """
+    of_both = table[table["kind"].isin([MARKED, kind])]
+    rows = []
+    for prompt, cell in of_both.groupby("prompt", sort=False):
+        is_marked = (cell["kind"] == MARKED).to_numpy(float)
+        for name in STATISTICS:
+            values = np.column_stack([is_marked, cell[name]])
+            estimate = stats.interval(values, _distance, cluster=cell["key"])
+            rows.append({"prompt": prompt, "statistic": name} | estimate.row())
+    return pd.DataFrame(rows)
+
+
+def _distance(rows: np.ndarray) -> float:
+    """The difference of the means, from rows (is watermarked, value), in standard deviations."""
+    is_marked = rows[:, 0] == 1
+    values = rows[:, 1]
+    human = values[~is_marked]
+    return (values[is_marked].mean() - human.mean()) / human.std(ddof=1)

@@ -1,0 +1,115 @@
+"""A rival's protocol against the slow obvious way, on a tiny random model."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gaussmark_experiments import taken_apart
+from gaussmark_experiments.taken_apart import (
+    AT_MOVED,
+    AT_THETA,
+    EMPIRICAL,
+    EXACT,
+    KNOWN,
+    MARKED,
+    RATIO,
+    UNKNOWN,
+)
+from gaussmark_lib.perturb import Key, Watermark, noise
+from gaussmark_lib.score import score
+
+WM = Watermark("model.layers.2.mlp.down_proj.weight", sigma=0.4)
+KEYS = [Key.from_seed(i) for i in range(3)]
+
+
+@pytest.fixture
+def texts():
+    rng = np.random.default_rng(1)
+    return rng.integers(97, size=(4, 5)).tolist(), rng.integers(97, size=(4, 12)).tolist()
+
+
+def log_p_and_gradient(model, prompt, text):
+    """log p(y | x) and its gradient in the marked weight, by autograd over one full pass."""
+    ids = torch.tensor([[*prompt, *text]])
+    log_p = model(ids[:, :-1]).logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[0, :, 0]
+    total = log_p[len(prompt) - 1 :].sum()
+    return total.item(), torch.autograd.grad(total, model.get_parameter(WM.weight))[0]
+
+
+def test_each_statistic_is_what_its_formula_says(lm, texts):
+    table = taken_apart.of_texts(lm, WM, KEYS, *texts)
+    right = score(lm.model, *texts, WM, KEYS)["psi"].to_numpy().reshape(4, 3)
+    weight = lm.model.get_parameter(WM.weight)
+    for row in table.itertuples():
+        prompt, text = texts[0][row.text], texts[1][row.text]
+        xi = noise(lm.model, WM, KEYS[row.key])
+        base, _ = log_p_and_gradient(lm.model, prompt, text)
+        theta = weight.data.clone()
+        weight.data += xi
+        moved, gradient = log_p_and_gradient(lm.model, prompt, text)
+        weight.data = theta
+        statistic = dict(zip(taken_apart.STATISTICS, row[3:], strict=True))
+        assert statistic[AT_THETA] == pytest.approx(right[row.text, row.key], abs=1e-4)
+        assert statistic[RATIO] == pytest.approx(moved - base, abs=1e-3)
+        psi = float((xi * gradient).sum() / (WM.sigma * gradient.norm()))
+        assert statistic[AT_MOVED] == pytest.approx(psi, abs=1e-3)
+
+
+def test_each_key_tests_its_own_texts_and_every_human_text_with_and_without_the_prompt(lm, texts):
+    marked = [([prompt], [text]) for prompt, text in zip(*texts, strict=True)][:3]
+    table = taken_apart.measured(lm, WM, KEYS, marked, {"speeches": texts})
+    counts = table.groupby(["kind", "prompt"]).size()
+    assert counts[MARKED, KNOWN] == counts[MARKED, UNKNOWN] == 3
+    assert counts["speeches", KNOWN] == 12
+    own = table[(table["kind"] == MARKED) & (table["prompt"] == KNOWN)].set_index("key")
+    right = score(lm.model, texts[0][:3], texts[1][:3], WM, KEYS, paired=True)["psi"]
+    np.testing.assert_allclose(own.loc[[0, 1, 2], AT_THETA], right, atol=1e-4)
+
+
+@pytest.fixture
+def scores():
+    """Human texts of two kinds, and watermarked texts, as the second order says (s = 3)."""
+    rng = np.random.default_rng(0)
+    parts = []
+    for kind, z in ((MARKED, 3.0), ("speeches", 0.0), ("source", 0.0)):
+        psi = z + rng.standard_normal(400)
+        columns = {AT_THETA: psi, AT_MOVED: psi - 3, RATIO: 3 * psi - 4.5}
+        rows = pd.DataFrame({"kind": kind, "key": np.repeat(range(20), 20), **columns})
+        parts += [rows.assign(prompt=prompt, text=range(400)) for prompt in (KNOWN, UNKNOWN)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_as_many_human_texts_lie_above_a_threshold_as_its_level_allows(scores):
+    human = scores[(scores["kind"] == "speeches") & (scores["prompt"] == KNOWN)]
+    for level, above in ((0.05, 19), (0.01, 3), (1 / 401, 0)):
+        threshold = taken_apart.thresholds(scores, "speeches", level).loc[KNOWN, RATIO]
+        assert (human[RATIO] > threshold).sum() == above
+    assert np.isnan(taken_apart.thresholds(scores, "speeches", 0.002)).all(axis=None)
+
+
+def test_statistics_that_are_one_up_to_shift_and_scale_detect_the_same_texts(scores):
+    hits = taken_apart.detected(scores, "speeches", [0.05, 0.001])
+    empirical = hits[(hits["threshold"] == EMPIRICAL) & (hits["level"] == 0.05)]
+    by_test = empirical.groupby("statistic")["hit"].apply(list)
+    assert by_test[AT_MOVED] == by_test[RATIO] == by_test[AT_THETA]
+    assert "speeches" not in set(empirical["kind"])  # it set the threshold
+    at_least = set(hits[hits["level"] == 0.001]["threshold"])
+    assert at_least == {EXACT}  # 400 pairs have no threshold at .001
+    new, old = (UNKNOWN, RATIO, EMPIRICAL), (UNKNOWN, AT_MOVED, EMPIRICAL)
+    assert taken_apart.gain(hits, 0.05, new, old).value == 0
+    trap = taken_apart.gain(hits, 0.05, (KNOWN, AT_THETA, EXACT), (KNOWN, AT_MOVED, EXACT))
+    assert trap.low > 0.5
+    apart = taken_apart.apart(scores, "speeches").groupby("prompt")["value"]
+    assert (apart.max() - apart.min()).max() == pytest.approx(0, abs=1e-9)
+
+
+def test_the_exact_test_keeps_its_level_and_a_broken_one_is_seen(scores):
+    exact = taken_apart.detected(scores, "speeches", [0.05])
+    exact = exact[(exact["threshold"] == EXACT) & (exact["kind"] == "speeches")]
+    right = exact[exact["statistic"] == AT_THETA]
+    assert taken_apart.keeps_level(right, 0.05)
+    assert not taken_apart.keeps_level(right.assign(hit=right["text"] % 2), 0.05)
+    rates = taken_apart.rates(right)
+    assert rates["value"].tolist() == [right[right["prompt"] == KNOWN]["hit"].mean()] * 2
+    assert rates["texts"].tolist() == [400, 400]
