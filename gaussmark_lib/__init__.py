@@ -23,8 +23,12 @@ than the paper's method. ``workbench`` runs notebooks, records, draws and tells.
 none of the others, the scheme only the engine, ``beyond`` both, and ``workbench`` all three.
 """
 
+import os
 from importlib import import_module
 from typing import Any
+
+# Waiting threads spin. Beside a busy process, long spins take ten times as long as short ones.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 HOMES = {"load": "models", "Watermark": "weights", "Key": "keys"}  # name → its module
 HOMES |= {"watermarked": "perturb", "sample": "generate"}

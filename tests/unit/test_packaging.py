@@ -183,3 +183,19 @@ def test_the_tests_have_records_caches_and_a_home_of_their_own():
     places = [files.records(None), files.CACHE, Path.home()]
     assert [place for place in places if place.is_relative_to(ROOT)] == []
     assert Path.home() != Path(pwd.getpwuid(os.getuid()).pw_dir)
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, "1000"), ("7", "7")])
+def test_threads_that_wait_do_not_spin_for_long_unless_the_user_wants_it(
+    chosen, expected, monkeypatch
+):
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    if chosen:
+        monkeypatch.setenv("GOMP_SPINCOUNT", chosen)
+    command = [
+        sys.executable,
+        "-c",
+        "import os, gaussmark_lib; print(os.environ['GOMP_SPINCOUNT'])",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected
