@@ -48,11 +48,7 @@ class Estimate:
         """
         if not name:
             return asdict(self)
-        return {
-            name: self.value,
-            f"{name}_low": self.low,
-            f"{name}_high": self.high,
-        }
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def share(
