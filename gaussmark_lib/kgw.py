@@ -261,4 +261,7 @@ def exact_tail(hits: ArrayLike, n: ArrayLike, share: float) -> dict[str, np.ndar
     # SciPy takes the logarithm of the tail, which may underflow; its first term does not.
     log_first_term = stats.binom.logpmf(hits, n, share)
     log_p = np.maximum(stats.binom.logsf(hits - 1, n, share), log_first_term)
-    return {"p_value": stats.binom.sf(hits - 1, n, share), "log10_p": log_p / np.log(10)}
+    return {
+        "p_value": stats.binom.sf(hits - 1, n, share),
+        "log10_p": log_p / np.log(10),
+    }

@@ -48,7 +48,11 @@ class Estimate:
         """
         if not name:
             return asdict(self)
-        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+        return {
+            name: self.value,
+            f"{name}_low": self.low,
+            f"{name}_high": self.high,
+        }
 
 
 def share(

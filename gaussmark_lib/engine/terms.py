@@ -59,7 +59,10 @@ class Factors(NamedTuple):
         a = self.a.double()
         left = project.left.to(g)  # (d_out, k)
         right = project.right.to(a)  # (d_in, k)
-        return Factors(g=g - g @ left @ left.T, a=a - a @ right @ right.T)
+        return Factors(
+            g=g - g @ left @ left.T,
+            a=a - a @ right @ right.T,
+        )
 
 
 def norm(matrix: Float[Tensor, "d_out d_in"] | Factors) -> float:

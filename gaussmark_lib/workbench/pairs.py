@@ -163,7 +163,11 @@ def under_own_keys(
     )
     wm_number, pair_number = np.divmod(table["text"], pairs.n)
     sigmas = np.array([wm.sigma for wm in wms])
-    table = table.assign(weight=wms[0].weight, sigma=sigmas[wm_number], prompt=pair_number)
+    table = table.assign(
+        weight=wms[0].weight,
+        sigma=sigmas[wm_number],
+        prompt=pair_number,
+    )
     return responses, table
 
 
@@ -201,7 +205,8 @@ def scored(
     key_ids = [[key.key_id for key in keys] for keys in keys_of_texts]
     table = score.table(_tested(gradients, placed, keys_of_texts), key_ids)
     table = table.assign(
-        prompt=table["text"] % pairs.n, scheme="rank-reduced" if wm.rank_dropped else "GaussMark"
+        prompt=table["text"] % pairs.n,
+        scheme="rank-reduced" if wm.rank_dropped else "GaussMark",
     )
 
     is_plain = table["text"] >= pairs.n

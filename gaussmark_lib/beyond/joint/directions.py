@@ -52,7 +52,10 @@ def kept(gradient: TextGradient) -> Direction:
         return _where_float64_is(unit)
     g, a = gradient.parts[0]
     unit_g = g / gradient.norm  # the length stands in g alone
-    return Factors(g=_where_float64_is(unit_g.float()), a=_where_float64_is(a.float()))
+    return Factors(
+        g=_where_float64_is(unit_g.float()),
+        a=_where_float64_is(a.float()),
+    )
 
 
 def n_bytes(u: Direction) -> int:

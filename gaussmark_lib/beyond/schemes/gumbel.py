@@ -194,7 +194,10 @@ def exact_tail(total: ArrayLike, n: ArrayLike) -> dict[str, np.ndarray]:
     for x, n_terms in zip(total, n, strict=True):
         log_of_each = stats.poisson.logpmf(np.arange(n_terms), x)
         log_p.append(logsumexp(log_of_each))
-    return {"p_value": stats.gamma.sf(total, n), "log10_p": np.array(log_p) / np.log(10)}
+    return {
+        "p_value": stats.gamma.sf(total, n),
+        "log10_p": np.array(log_p) / np.log(10),
+    }
 
 
 register("Gumbel-max")(lambda wm, key: GumbelMax(key))

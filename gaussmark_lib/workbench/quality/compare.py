@@ -29,13 +29,21 @@ STRONG = "strong mark"
 
 def changes(measure: str, model, key, change) -> pd.DataFrame:
     """Return a row per item: ``measure, model, key`` (the key's number), ``change``."""
-    columns = {"change": np.asarray(change, float), "model": model, "key": key}
+    columns = {
+        "change": np.asarray(change, float),
+        "model": model,
+        "key": key,
+    }
     return pd.DataFrame(columns).assign(measure=measure)
 
 
 def mean_change(rows: pd.DataFrame, confidence: float = 0.95) -> stats.Estimate:
     """Return the mean change with an interval that clusters by key; n counts items."""
-    estimate = stats.interval(rows["change"], cluster=rows["key"], confidence=confidence)
+    estimate = stats.interval(
+        rows["change"],
+        cluster=rows["key"],
+        confidence=confidence,
+    )
     return replace(estimate, n=len(rows))
 
 

@@ -242,7 +242,8 @@ class ModelJudge:
             return means
         reader = tokens.Reader(self.lm.model)
         pairs = reader.pairs(
-            [prompts[number] for number in readable], [answers[number] for number in readable]
+            [prompts[number] for number in readable],
+            [answers[number] for number in readable],
         )
         log_p = reading.log_p(self.lm.model, list(pairs.values()))
         means[readable] = log_p / lengths[readable]
@@ -366,7 +367,10 @@ def _messages(question: Question) -> list[dict[str, str]]:
         "Your answer (A, B or T)": "",
     }
     text = "\n\n".join(f"# {heading}\n{content}" for heading, content in parts.items())
-    return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": text}]
+    return [
+        {"role": "system", "content": INSTRUCTIONS},
+        {"role": "user", "content": text},
+    ]
 
 
 def parse(text: str) -> float:

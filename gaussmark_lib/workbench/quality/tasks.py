@@ -150,7 +150,10 @@ _SETTINGS = {
         "doc_to_choice": "choices",
         "target_delimiter": "\n\n",
     },
-    "last_word": {"output_type": "loglikelihood", "doc_to_text": "context"},
+    "last_word": {
+        "output_type": "loglikelihood",
+        "doc_to_text": "context",
+    },
     "minimal_pairs": {
         "output_type": "multiple_choice",
         "doc_to_choice": "choices",

@@ -41,7 +41,11 @@ def embed(
             batch = pairs[start : start + batch_size]
             texts = [[*prompt, *response] for prompt, response in batch]
             ids, mask = blocks.padded(texts, "right", model.device)
-            output = model.base_model(input_ids=ids, attention_mask=mask, use_cache=False)
+            output = model.base_model(
+                input_ids=ids,
+                attention_mask=mask,
+                use_cache=False,
+            )
             states = output.last_hidden_state  # (texts, tokens, d)
             for (prompt, _), text, row in zip(batch, texts, states, strict=True):
                 of_response = row[len(prompt) : len(text)]
