@@ -33,10 +33,7 @@ DROPPED = Watermark(WM.weight, 0.05, rank_dropped=3, side="both")
 KEYS = [Key.from_seed(i) for i in range(6)]
 _RNG = np.random.default_rng(0)
 # prompts and responses; SynthID needs responses of at least five tokens
-TEXTS = (
-    tiny_models.random_ids(_RNG, 3, 1, 2),
-    tiny_models.random_ids(_RNG, 6, 7, 5),
-)
+TEXTS = (tiny_models.random_ids(_RNG, 3, 1, 2), tiny_models.random_ids(_RNG, 6, 7, 5))
 N = 4  # tokens to sample
 
 

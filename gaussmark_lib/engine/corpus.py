@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,6 @@ SHORTEST = 500  # characters; shorter licences and Python files have hardly any 
 Documents = dict[str, list[str]]  # name → paragraphs
 
 _WORD = re.compile(r"[\"'(`]*[A-Za-z]+(?:['-][A-Za-z]+)*[`.,;:!?)\"']*$")
-SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no file can hold
 _RULE = re.compile(r"^[\s=\-~^*#+_.]*$")  # blank lines and the underlines of headings
 
 
@@ -86,7 +86,7 @@ def is_prose(paragraph: str) -> bool:
         return False
     if paragraph[-1] not in ".!?" or not paragraph[0].isupper():
         return False
-    if ">>>" in paragraph or "\ufffd" in paragraph or SURROGATE.search(paragraph):
+    if ">>>" in paragraph or "\ufffd" in paragraph or text_files.SURROGATE.search(paragraph):
         return False
     pieces = paragraph.split()
     n_words = sum(bool(_WORD.match(piece)) for piece in pieces)
@@ -188,7 +188,7 @@ def documentation(split: str) -> Documents:
     has the name of its first file.
     """
     prose = load().query("split == @split")
-    rows_of_files = groupby(zip(prose["source"], prose["text"], strict=True), key=_file)
+    rows_of_files = groupby(zip(prose["source"], prose["text"], strict=True), key=itemgetter(0))
     documents: Documents = {}
     name = ""
     n_chars = DOCUMENT  # so that the first file begins a document
@@ -201,10 +201,6 @@ def documentation(split: str) -> Documents:
         documents[name] += file_paragraphs
         n_chars += sum(len(text) for text in file_paragraphs)
     return documents
-
-
-def _file(row: tuple[str, str]) -> str:
-    return row[0]
 
 
 def _package(file: str) -> str:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,14 @@ def is_installed() -> bool:
     return find_spec("xllamacpp") is not None
 
 
-def serve(
-    path: Path, *, q8_cache: bool = False, draft: Path | None = None, parallel: int = 1
-) -> Any:
-    """Start a server of a GGUF file; it ends when nothing refers to it.
+def serve(path: Path, *, q8_cache: bool = False, draft: Path | None = None) -> Any:
+    """Start a server of a GGUF file that answers one question at a time; it ends when nothing
+    refers to it.
 
     Args:
         path: the file.
         q8_cache: whether keys and values of earlier tokens are kept in 8 bits.
         draft: the file of a model that proposes tokens (speculative decoding).
-        parallel: how many questions are answered at a time.
 
     Raises:
         GaussMarkError: the extra ``engine`` is not installed, or llama.cpp cannot serve the file.
@@ -42,8 +39,8 @@ def serve(
 
     params = engine.CommonParams()
     params.model.path = str(path)
-    params.n_ctx = parallel * CONTEXT  # the context is shared
-    params.n_parallel = parallel
+    params.n_ctx = CONTEXT
+    params.n_parallel = 1
     params.n_gpu_layers = 0
     params.warmup = False
     params.verbosity = 0
@@ -73,9 +70,8 @@ def answers(
     sampling: Mapping[str, float | bool],
     *,
     is_chat: bool = True,
-    parallel: int = 1,
 ) -> list[dict]:
-    """Return the server's response to each question, with its timings.
+    """Return the server's response to each question, in order, with its timings.
 
     Args:
         n_tokens: the most tokens of an answer.
@@ -83,17 +79,16 @@ def answers(
         sampling: the settings of sampling in a request, by llama.cpp's names.
         is_chat: whether a question is the user's turn of a chat; if not, the model continues it.
     """
-
-    def ask(number: int) -> dict:
+    responses = []
+    for number, question in enumerate(questions):
         request = {"max_tokens": n_tokens, "seed": first_seed + number, **sampling}
         if is_chat:
-            request["messages"] = [{"role": "user", "content": questions[number]}]
-            return server.handle_chat_completions(request)
-        request["prompt"] = questions[number]
-        return server.handle_completions(request)
-
-    with ThreadPoolExecutor(parallel) as pool:
-        return list(pool.map(ask, range(len(questions))))
+            request["messages"] = [{"role": "user", "content": question}]
+            responses.append(server.handle_chat_completions(request))
+        else:
+            request["prompt"] = question
+            responses.append(server.handle_completions(request))
+    return responses
 
 
 def text(response: dict) -> str:

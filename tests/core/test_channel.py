@@ -37,10 +37,7 @@ def counting():
     return model
 
 
-@given(
-    log_ratio=st.lists(st.floats(-30, 30), min_size=1, max_size=7),
-    f=st.floats(0.001, 0.999),
-)
+@given(log_ratio=st.lists(st.floats(-30, 30), min_size=1, max_size=7), f=st.floats(0.001, 0.999))
 def test_the_weights_are_posteriors_of_a_token_and_of_the_one_before(log_ratio, f):
     p, before, expected = np.exp(log_ratio), 1.0, []
     for p_t in p:  # in units of q

@@ -186,11 +186,7 @@ def test_adding_one_takes_a_function():
         ("substitute own tokens", ([[1]], [[1, 1]], 0.5, 0), r"than the one it replaces, .*\[1\]"),
         ("wrong prompt", ([[1]], [[5]], 1.0, 0), "expected at least 2 texts, got 1"),
         ("truncate", ([[1]], [[]], 0.5, 0), "got an empty one"),
-        (
-            "truncate",
-            ([[1]], [[97]], 0.5, 0),
-            "token 0: expected a whole number from 0",
-        ),
+        ("truncate", ([[1]], [[97]], 0.5, 0), "token 0: expected a whole number from 0"),
     ],
 )
 def test_refuses(name, texts, message):

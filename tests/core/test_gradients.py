@@ -15,10 +15,7 @@ from transformers import FalconConfig, FalconForCausalLM
 from gaussmark_lib import gradients, score
 from gaussmark_lib.engine import arithmetic
 from gaussmark_lib.engine.terms import Factors, norm
-from gaussmark_lib.errors import (
-    InvalidModelError,
-    InvalidWatermarkError,
-)
+from gaussmark_lib.errors import InvalidModelError, InvalidWatermarkError
 from gaussmark_lib.perturb import Key, Watermark
 
 RNG = np.random.default_rng(5)

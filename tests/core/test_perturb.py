@@ -149,10 +149,7 @@ def test_watermarking_twice_is_refused_and_harmless(model, wm, key):
 )
 def test_a_refusal_leaves_the_model_unmarked(model, key, weight, rank, complaint):
     wm = Watermark(weight, 0.05, rank)
-    with (
-        pytest.raises(InvalidWatermarkError, match=complaint),
-        perturb.watermarked(model, wm, key),
-    ):
+    with pytest.raises(InvalidWatermarkError, match=complaint), perturb.watermarked(model, wm, key):
         pytest.fail("watermarked")
     perturb.refuse_perturbed(model)
 

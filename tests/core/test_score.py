@@ -221,11 +221,7 @@ def test_noise_in_several_weights():
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"token_weights": [[1.0]]},
-        {"xis": torch.zeros(2, 24, 16), "paired": True},
-    ],
+    "options", [{"token_weights": [[1.0]]}, {"xis": torch.zeros(2, 24, 16), "paired": True}]
 )
 def test_what_does_not_fit_the_texts_is_refused(options):
     model, wm = tiny_models.marked()

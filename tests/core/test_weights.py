@@ -131,10 +131,7 @@ def test_a_weight_that_is_not_finite(model, key, value):
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_the_linear_layers_own_matrices(architecture):
     model = tiny_models.build(architecture)
-    names, parameters = (
-        weights.names(model),
-        dict(model.named_parameters(remove_duplicate=False)),
-    )
+    names, parameters = (weights.names(model), dict(model.named_parameters(remove_duplicate=False)))
     per_block = {"phi3": 4, "gpt2": 4}.get(architecture, 7)
     blocks, head = model.config.num_hidden_layers, not model.config.tie_word_embeddings
     assert len(names) == len(set(names)) == per_block * blocks + head

@@ -160,10 +160,7 @@ class Report:
 
     def many_keys(self) -> Iterator[Row]:
         """time of many keys divided by one, their noises drawn again, eight texts"""
-        times = self._timed(
-            many=partial(self._score, 8, self.keys),
-            one=partial(self._score, 8),
-        )
+        times = self._timed(many=partial(self._score, 8, self.keys), one=partial(self._score, 8))
         what = f"{self.many_keys.__doc__}, {len(self.keys)} keys"
         yield _row(what, speed.ratio(times, "many", "one"))
 

@@ -11,29 +11,13 @@ import typer
 
 from gaussmark_lib import files as paths
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.workbench.cli import answers, inputs
-from gaussmark_lib.workbench.cli.options import (
-    AsJson,
-    Batch,
-    Column,
-    Edited,
-    KeyFile,
-    KeyFiles,
-    Level,
-    Model,
-    Out,
-    Prompt,
-    PromptFile,
-    StandardInput,
-    Text,
-    TextFiles,
-)
+from gaussmark_lib.workbench.cli import answers, inputs, options
 from gaussmark_lib.workbench.cli.panels import ADVANCED
 from gaussmark_lib.workbench.cli.question import ask
 
 
 def stream(
-    key: KeyFiles,
+    key: options.KeyFiles,
     state: Annotated[
         str,
         typer.Option(
@@ -42,12 +26,12 @@ def stream(
             " a key.",
         ),
     ],
-    files: TextFiles = None,
-    text: Text = None,
-    model: Model = "doclm",
-    prompt: Prompt = "",
-    level: Level = 0.05,
-    as_json: AsJson = False,
+    files: options.TextFiles = None,
+    text: options.Text = None,
+    model: options.Model = "doclm",
+    prompt: options.Prompt = "",
+    level: options.Level = 0.05,
+    as_json: options.AsJson = False,
     share: Annotated[
         float,
         typer.Option(
@@ -65,26 +49,18 @@ def stream(
             rich_help_panel=ADVANCED,
         ),
     ] = None,
-    prompt_file: PromptFile = None,
-    edited: Edited = None,
-    column: Column = None,
-    format: StandardInput = None,
-    out: Out = None,
-    batch: Batch = 64,
+    prompt_file: options.PromptFile = None,
+    edited: options.Edited = None,
+    column: options.Column = None,
+    format: options.StandardInput = None,
+    out: options.Out = None,
+    batch: options.Batch = 64,
 ) -> int:
     """Test texts one after another, each only for new evidence.
 
     STATE stores earlier answers, so that the evidence in them does not count again.
     """
-    texts = inputs.texts(
-        files or [],
-        {"--text": text},
-        prompt=prompt,
-        prompt_file=prompt_file,
-        format=format,
-        column=column,
-        out=out,
-    )
+    texts = inputs.texts(files or [], {"--text": text}, prompt, prompt_file, format, column, out)
     path = paths.as_path(state, "--state", GaussMarkError)
     references = []  # the texts of --given
     if given:
@@ -103,7 +79,7 @@ def stream(
 
 
 def answer(
-    key: KeyFile,
+    key: options.KeyFile,
     state: Annotated[
         str,
         typer.Option(
@@ -111,34 +87,26 @@ def answer(
             help="File that counts the queries: a new file, or the file of earlier queries.",
         ),
     ],
-    files: TextFiles = None,
-    text: Text = None,
-    model: Model = "doclm",
-    prompt: Prompt = "",
+    files: options.TextFiles = None,
+    text: options.Text = None,
+    model: options.Model = "doclm",
+    prompt: options.Prompt = "",
     level: Annotated[
         float,
         typer.Option(
             min=1e-300, max=0.99, help="False-alarm rate per neighbourhood of similar texts."
         ),
     ] = 0.05,
-    as_json: AsJson = False,
-    prompt_file: PromptFile = None,
-    edited: Edited = None,
-    column: Column = None,
-    format: StandardInput = None,
-    out: Out = None,
-    batch: Batch = 64,
+    as_json: options.AsJson = False,
+    prompt_file: options.PromptFile = None,
+    edited: options.Edited = None,
+    column: options.Column = None,
+    format: options.StandardInput = None,
+    out: options.Out = None,
+    batch: options.Batch = 64,
 ) -> int:
     """Answer only yes or no, for untrusted users; STATE counts their queries."""
-    texts = inputs.texts(
-        files or [],
-        {"--text": text},
-        prompt=prompt,
-        prompt_file=prompt_file,
-        format=format,
-        column=column,
-        out=out,
-    )
+    texts = inputs.texts(files or [], {"--text": text}, prompt, prompt_file, format, column, out)
     question = ask([key], model, level=level, edited=edited)  # loads the model
 
     from gaussmark_lib.workbench.cli import answering
@@ -149,36 +117,28 @@ def answer(
 
 
 def trace(
-    key: KeyFile,
+    key: options.KeyFile,
     codebook: Annotated[
         str,
         typer.Option(metavar="FILE|N", help="A codebook of the key, or its number of users."),
     ],
-    files: TextFiles = None,
-    text: Text = None,
-    model: Model = "doclm",
-    prompt: Prompt = "",
-    as_json: AsJson = False,
-    prompt_file: PromptFile = None,
-    edited: Edited = None,
-    column: Column = None,
-    format: StandardInput = None,
-    out: Out = None,
-    batch: Batch = 64,
+    files: options.TextFiles = None,
+    text: options.Text = None,
+    model: options.Model = "doclm",
+    prompt: options.Prompt = "",
+    as_json: options.AsJson = False,
+    prompt_file: options.PromptFile = None,
+    edited: options.Edited = None,
+    column: options.Column = None,
+    format: options.StandardInput = None,
+    out: options.Out = None,
+    batch: options.Batch = 64,
 ) -> int:
     """Name the user of a codebook with the highest score for each text.
 
     The p-value is over all users.
     """
-    texts = inputs.texts(
-        files or [],
-        {"--text": text},
-        prompt=prompt,
-        prompt_file=prompt_file,
-        format=format,
-        column=column,
-        out=out,
-    )
+    texts = inputs.texts(files or [], {"--text": text}, prompt, prompt_file, format, column, out)
     question = ask([key], model, edited=edited)
 
     from gaussmark_lib.workbench.cli.naming import Naming, codebook_of

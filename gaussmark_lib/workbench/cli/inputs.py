@@ -41,24 +41,24 @@ class Texts(NamedTuple):
 def texts(
     names: Sequence[str],
     typed: Mapping[str, str | None],
-    *,
-    field: str = "text",
     prompt: str | None = None,
     prompt_file: str | None = None,
     format: Format | None = None,
     column: str | None = None,
     out: str | None = None,
+    *,
+    field: str = "text",
 ) -> Texts:
     """Return the typed texts, then those of files, folders and standard input (``-``), in order.
 
     Args:
         typed: texts by their names; None is no text.
-        field: the column of files with rows: ``text``, or ``prompt`` if prompts are read.
         prompt: the prompt of texts without a prompt in their row.
         prompt_file: a file with this prompt.
         format: the format of standard input.
         column: another name of the field.
         out: the file of results, which must not be among the texts.
+        field: the column of files with rows: ``text``, or ``prompt`` if prompts are read.
 
     Raises:
         GaussMarkError: at once, if a name does not exist, if the only file cannot be read, or if an

@@ -13,23 +13,7 @@ from typing import Annotated
 import typer
 
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.workbench.cli import answers, inputs
-from gaussmark_lib.workbench.cli.options import (
-    AsJson,
-    Batch,
-    Column,
-    Edited,
-    KeyFile,
-    KeyFiles,
-    Level,
-    Model,
-    Out,
-    Prompt,
-    PromptFile,
-    StandardInput,
-    Text,
-    TextFiles,
-)
+from gaussmark_lib.workbench.cli import answers, inputs, options
 from gaussmark_lib.workbench.cli.panels import ADVANCED
 from gaussmark_lib.workbench.cli.question import ask
 
@@ -45,12 +29,12 @@ EXIT_OF_DETECT = (
 
 
 def detect(
-    key: KeyFiles,
-    files: TextFiles = None,
-    text: Text = None,
-    model: Model = "doclm",
-    prompt: Prompt = "",
-    level: Level = 0.05,
+    key: options.KeyFiles,
+    files: options.TextFiles = None,
+    text: options.Text = None,
+    model: options.Model = "doclm",
+    prompt: options.Prompt = "",
+    level: options.Level = 0.05,
     normalise: Annotated[
         bool,
         typer.Option(
@@ -59,24 +43,16 @@ def detect(
             " The p-value takes both tests into account.",
         ),
     ] = False,
-    as_json: AsJson = False,
-    prompt_file: PromptFile = None,
-    edited: Edited = None,
-    column: Column = None,
-    format: StandardInput = None,
-    out: Out = None,
-    batch: Batch = 64,
+    as_json: options.AsJson = False,
+    prompt_file: options.PromptFile = None,
+    edited: options.Edited = None,
+    column: options.Column = None,
+    format: options.StandardInput = None,
+    out: options.Out = None,
+    batch: options.Batch = 64,
 ) -> int:
     """Test whether texts carry a key's watermark."""
-    texts = inputs.texts(
-        files or [],
-        {"--text": text},
-        prompt=prompt,
-        prompt_file=prompt_file,
-        format=format,
-        column=column,
-        out=out,
-    )
+    texts = inputs.texts(files or [], {"--text": text}, prompt, prompt_file, format, column, out)
     question = ask(key, model, level=level, edited=edited)
 
     from gaussmark_lib.workbench.cli.normalise import Normalising
@@ -87,7 +63,7 @@ def detect(
 
 
 def generate(
-    key: KeyFile,
+    key: options.KeyFile,
     prompts: Annotated[
         list[str] | None,
         typer.Argument(
@@ -95,7 +71,7 @@ def generate(
             help="A text to continue, or your message to a chat model; - reads standard input.",
         ),
     ] = None,
-    model: Model = "doclm",
+    model: options.Model = "doclm",
     file: Annotated[
         list[str] | None,
         typer.Option(
@@ -112,7 +88,7 @@ def generate(
         float, typer.Option(help="Sampling temperature; 0 takes the most likely token.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Sampling seed (not the key).")] = 0,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     top_p: Annotated[
         float,
         typer.Option(
@@ -128,10 +104,10 @@ def generate(
             rich_help_panel=ADVANCED,
         ),
     ] = None,
-    column: Column = None,
-    format: StandardInput = None,
-    out: Out = None,
-    batch: Batch = 16,
+    column: options.Column = None,
+    format: options.StandardInput = None,
+    out: options.Out = None,
+    batch: options.Batch = 16,
 ) -> int:
     """Write text that carries a key's watermark."""
     typed = {}  # prompts by their names

@@ -44,7 +44,7 @@ import pandas as pd
 
 from gaussmark_lib import models
 from gaussmark_lib.engine.arithmetic import evaluating
-from gaussmark_lib.engine.checkpoints import hub_reachable
+from gaussmark_lib.engine.checkpoints import first_line, hub_reachable
 from gaussmark_lib.errors import ParameterError, shown
 
 Tasks = Mapping[str, dict] | Sequence[str]  # definitions by name, or names that the harness knows
@@ -171,11 +171,7 @@ def _load(tasks: Tasks, tasks_data: str | Path | None) -> dict[str, Any]:
             return TaskManager().load(list(tasks))
     except Exception as error:  # data sets fail to load in as many ways as there are hosts
         hub = "" if online else "; the hub cannot be reached"
-        raise ParameterError(f"cannot load {', '.join(tasks)}: {_reason(error)}{hub}") from error
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ParameterError(f"cannot load {', '.join(tasks)}: {first_line(error)}{hub}") from error
 
 
 # ---- tasks with local items
@@ -199,8 +195,8 @@ def _from_files(names: list[str], folder: Path) -> dict[str, Any]:
         loaded = manager.load([{"group": "local files", "task": changed}])
     except Exception as error:  # a column is missing, or has values of another type
         raise ParameterError(
-            f"cannot load {', '.join(names)} from {folder}: {_reason(error)}; expected the columns"
-            " of the hub's data sets"
+            f"cannot load {', '.join(names)} from {folder}: {first_line(error)}; expected the"
+            " columns of the hub's data sets"
         ) from error
     return {"tasks": loaded["tasks"]}
 

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gaussmark_lib import files
+from gaussmark_lib.engine.packages import version
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench import words
 from gaussmark_lib.workbench.record import RUN_DIR, WEIGHTS
@@ -345,14 +345,6 @@ def circumstances(begun: Start) -> dict[str, Any]:
         "platform": platform.platform(),
         "commit": begun.commit,
     }
-
-
-def version(package: str) -> str | None:
-    """Return the version of an installed package, or None."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def commit() -> str | None:

@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pandas as pd
 
 from gaussmark_lib import files
@@ -23,31 +24,7 @@ from gaussmark_lib.workbench.runs import folder
 from gaussmark_lib.workbench.runs.folder import Run
 
 MISSING = "–"
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>
-body {{
-  font: 1rem/1.5 system-ui, sans-serif; margin: 1rem auto; padding: 0 1rem; max-width: 78rem;
-}}
-.scroll {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: .9rem; }}
-th, td {{
-  text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-top: 1px solid #8884;
-}}
-figure {{ margin: 0; }} img {{ max-width: 100%; background: #fff; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
+PAGE = Path(__file__).parent / "templates" / "comparison.html.j2"
 
 
 @dataclass(frozen=True)
@@ -123,7 +100,8 @@ class Comparison:
         path = files.as_path(path, "cannot write the comparison", GaussMarkError)
         title = f"GaussMark: {' and '.join(map(escape, self.runs))}"
         try:
-            path.write_text(PAGE.format(title=title, body=self.html()), encoding="utf-8")
+            page = jinja2.Template(PAGE.read_text(encoding="utf-8"))
+            path.write_text(page.render(title=title, body=self.html()), encoding="utf-8")
         except OSError as error:
             raise GaussMarkError(f"cannot write the comparison {path}: {error}") from None
         return path

@@ -98,10 +98,8 @@ def test_broken_lines_are_named_by_number_and_the_others_are_scored(lm, detect, 
     broken = dict(zip(range(2, 8), BROKEN, strict=True))
     file = lines(tmp_path / "t.jsonl", [TEXTS[0], *[""] * 6, TEXTS[1]], broken)
     code, found, err = rows(capsys, *detect, file, "--batch", "2")
-    assert (code, [row["text"] for row in found]) == (
-        cli.answers.PARTLY,
-        [f"{file}:{number}" for number in range(1, 9)],
-    )
+    assert code == cli.answers.PARTLY
+    assert [row["text"] for row in found] == [f"{file}:{number}" for number in range(1, 9)]
     assert [row.get("psi") for row in found] == [psi(lm, TEXTS[0]), *[None] * 6, psi(lm, TEXTS[1])]
     assumed = {"model", "weight", "edited", "prompt"}
     assert found[0].keys() == {"text", *assumed, *scoring.FIELDS, *verdict.FIELDS, "digest"}
@@ -229,10 +227,8 @@ def test_results_go_on_where_they_ended_whatever_was_cut_off(keys, detect, tmp_p
         ]
         assert again == names
     code, _, err = answer(capsys, *words)
-    assert (code, "5 texts were answered by an earlier run, 1 failed" in err) == (
-        cli.answers.PARTLY,
-        True,
-    )
+    assert code == cli.answers.PARTLY
+    assert "5 texts were answered by an earlier run, 1 failed" in err
 
 
 @pytest.mark.filterwarnings("ignore::gaussmark_lib.errors.GaussMarkWarning")

@@ -86,10 +86,7 @@ def test_over_keys_a_text_has_the_distribution_that_is_sampled_from(model):
     tournament keeps, over keys.
     """
     prompt, sampling = [3, 4, 5], {"top_p": 0.5, "temperature": 2.0}
-    p = generate.probabilities(
-        model(torch.tensor([prompt])).logits[:, -1].detach() * 3,
-        **sampling,
-    )
+    p = generate.probabilities(model(torch.tensor([prompt])).logits[:, -1].detach() * 3, **sampling)
     with torch.no_grad():
         model.lm_head.weight.mul_(3)  # far from uniform
     p = (p / p.sum()).numpy()[0]
