@@ -25,7 +25,7 @@ from gaussmark_experiments import kgw_baseline, robustness
 from gaussmark_lib import corrupt, files, generate, likelihood, models, texts
 from gaussmark_lib.beyond.release import attacks
 from gaussmark_lib.beyond.schemes import KGW, GaussMark
-from gaussmark_lib.engine.registry import module_of
+from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.scheme import Scheme, makers
 from gaussmark_lib.tokens import Texts
@@ -141,9 +141,7 @@ class Bench:
         """
         typed = [self.names[scheme] for scheme in family]
         modules = notebook.inputs_of({"schemes": typed}, Path.cwd())
-        is_outside = any(module_of(scheme) for scheme in typed)
-        about = {"cell": name, "schemes": list(family)}
-        about |= {"modules": modules if is_outside else {}}
+        about = {"cell": name, "schemes": list(family), "modules": modules}
         path = self.folder / f"{identity(about)}.json"
         if path.exists():
             return json.loads(path.read_text(encoding="utf-8"))
@@ -160,8 +158,10 @@ class Bench:
 
     @cached_property
     def pairs(self) -> Pairs:
-        text, n, seed = self.setting.text, self.setting.n_pairs, self.setting.seed
-        return several.draw(self.lm, text, n, PROMPT_TOKENS, seed)
+        setting = self.setting
+        return several.draw(
+            self.lm, setting.text, setting.n_pairs, PROMPT_TOKENS, setting.seed
+        )
 
     @cached_property
     def n_tokens(self) -> int:
@@ -191,6 +191,8 @@ class Bench:
             "nats": float(nats),
             "n_pilot": pilot.n,
             "n_tokens": self.n_tokens,
+            "title": lm.title,
+            "weights": {"parameters": checkpoints.digest(lm.model), "file": lm.file_sha256},
         }
 
     @cached_property
@@ -303,7 +305,8 @@ class Bench:
 
     def _changed(self, family: Sequence[str], column: str) -> tuple[Texts, Texts]:
         """Prompts as the detector knows them, and the responses of a column."""
-        lm, seed = self.lm, self.setting.seed
+        lm = self.lm
+        seed = self.setting.seed
         prompts = self.pairs.prompts
         if column == PLAIN:
             return prompts, self.plain()["ids"]
@@ -380,37 +383,60 @@ class Bench:
 
     # ---- the finished table
 
-    def results(self) -> dict[str, Any]:
-        """Return everything of a table whose cells are complete, for ``results.json``: ``price``,
-        ``rates``, ``prices``, ``tokens`` and the reasons why cells are ``missing``.
+    @property
+    def id(self) -> str:
+        """The id of the record: of the setting, the schemes with their modules, and the columns."""
+        typed = list(self.names.values())
+        modules = notebook.inputs_of({"schemes": typed}, Path.cwd())
+        question = {"setting": id_of(self.setting), "schemes": typed, "columns": self.columns}
+        return identity(question | {"modules": modules})
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return the tables of the record, a row per text: ``tests``, of each scheme and column,
+        and ``prices`` in nats per token.
         """
-        tests, prices, missing = [], [], []
+        tests = []
+        prices = []
         for family in self.families():
             costs = self.costs(family)
-            for name in family:
-                nats = pd.DataFrame({"scheme": name, "kl": costs["kl"], "change": costs["change"]})
-                prices.append(nats)
+            nats = pd.DataFrame({"kl": costs["kl"], "change": costs["change"]})
+            prices += [nats.assign(scheme=name) for name in family]
             for column in self.columns:
-                cell = self.tests(family, column)
-                if "missing" in cell:
-                    missing += [
-                        {"scheme": name, "column": column, "why": cell["missing"]}
-                        for name in family
-                    ]
-                else:
-                    tests.append(pd.DataFrame(cell["rows"]).assign(column=column))
+                rows = self.tests(family, column).get("rows", [])
+                tests.append(pd.DataFrame(rows).assign(column=column))
         return {
-            "price": {
-                name: value for name, value in self.price().items() if name in PRICE_FIELDS
-            },
-            "rates": rates(pd.concat(tests, ignore_index=True)),
-            "prices": price_rows(pd.concat(prices, ignore_index=True)),
-            "tokens": token_rows(pd.concat(tests, ignore_index=True)),
-            "missing": missing,
+            "tests": pd.concat(tests, ignore_index=True),
+            "prices": pd.concat(prices, ignore_index=True),
+        }
+
+    def missing(self) -> list[dict[str, str]]:
+        """Return the cells that cannot be measured: ``scheme, column, why``."""
+        reasons = []
+        for family in self.families():
+            for column in self.columns:
+                why = self.reason(family, column)
+                names = family if why else []
+                reasons += [{"scheme": name, "column": column, "why": why} for name in names]
+        return reasons
+
+    def results(self) -> dict[str, Any]:
+        """Return the results of complete cells: ``price`` (of GaussMark and KGW-1), ``rates``,
+        ``prices``, ``tokens`` and what is ``missing``.
+        """
+        tables = self.tables()
+        price = self.price()
+        return {
+            "schemes": list(self.names),
+            "columns": self.columns,
+            "price": {name: price[name] for name in PRICE_FIELDS},
+            "rates": rates(tables["tests"]),
+            "prices": price_rows(tables["prices"]),
+            "tokens": token_rows(tables["tests"]),
+            "missing": self.missing(),
         }
 
 
-PRICE_FIELDS = ("weight", "sigma", "nats", "n_pilot", "n_tokens")
+PRICE_FIELDS = ("title", "weight", "sigma", "nats", "n_pilot", "n_tokens")
 
 
 def _joined(names: Sequence[str], tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
