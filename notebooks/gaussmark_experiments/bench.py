@@ -26,7 +26,7 @@ from gaussmark_lib import corrupt, files, generate, likelihood, models, texts
 from gaussmark_lib.beyond.release import attacks
 from gaussmark_lib.beyond.schemes import KGW, GaussMark
 from gaussmark_lib.engine import checkpoints
-from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.scheme import Scheme, makers
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench import begin, rewrite
@@ -159,9 +159,7 @@ class Bench:
     @cached_property
     def pairs(self) -> Pairs:
         setting = self.setting
-        return several.draw(
-            self.lm, setting.text, setting.n_pairs, PROMPT_TOKENS, setting.seed
-        )
+        return several.draw(self.lm, setting.text, setting.n_pairs, PROMPT_TOKENS, setting.seed)
 
     @cached_property
     def n_tokens(self) -> int:
@@ -335,9 +333,7 @@ class Bench:
         """Human texts around the marked ones, of other documents' beginnings than the prompts."""
         n = self.pairs.n
         n_host = PROMPT_TOKENS + round(self.n_tokens * (1 - MARKED) / MARKED) + 1
-        passages = texts.human(
-            self.lm, self.setting.text, 2 * n, n_host, seed=self.setting.seed
-        )
+        passages = texts.human(self.lm, self.setting.text, 2 * n, n_host, seed=self.setting.seed)
         return [ids[PROMPT_TOKENS:] for ids in passages[n:]]
 
     # ---- LoRA: releases, each with a key of its own
@@ -442,9 +438,7 @@ PRICE_FIELDS = ("title", "weight", "sigma", "nats", "n_pilot", "n_tokens")
 def _joined(names: Sequence[str], tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The tests of several schemes as one table."""
     columns = ["text", "n_tokens", "log10_p"]
-    parts = [
-        table[columns].assign(scheme=name) for name, table in zip(names, tables, strict=True)
-    ]
+    parts = [table[columns].assign(scheme=name) for name, table in zip(names, tables, strict=True)]
     return pd.concat(parts, ignore_index=True)
 
 

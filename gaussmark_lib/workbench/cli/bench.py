@@ -5,7 +5,6 @@ it by its name when it runs, as the kernel of a notebook does.
 """
 
 import html as markup
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -35,12 +34,10 @@ HEADINGS = {  # column → words that a narrow terminal can break
     "LoRA, 200 steps": "LoRA 200",
 }
 ELSEWHERE = (
-    "Names elsewhere: random substitution of tokens is nearest to MarkLLM's Word-S"
-    " (SynonymSubstitution, of words by synonyms, ratio 0.5 in its example); round trip: its"
-    " BackTranslationTextEditor, here English-Spanish-English by Apertium; rewritten: its Doc-P,"
-    " with the request of its GPTParaphraser, here by the model itself. MarkLLM's example takes the"
-    " threshold with the best F1 on the texts at hand, here thresholds are exact p-values. Tokens"
-    " at a false-alarm rate of 2% are the size of the benchmark Mark My Words."
+    "Names elsewhere: 10% and 30% of the tokens replaced at random is nearest to MarkLLM's Word-S,"
+    " the round trip to its BackTranslationTextEditor, rewritten to its Doc-P (GPTParaphraser);"
+    " notebooks/pages/bench.md lists the differences. Tokens at 2%: the median number of tokens for"
+    " detection at a false-alarm rate of 2%, as in the benchmark Mark My Words."
 )
 
 
@@ -139,8 +136,7 @@ def _run(work: Any, target: Path) -> folder.Run:
 
     begun = folder.start()
     cells = [*work.cells()]
-    is_shown = sys.stderr.isatty()
-    with progress(len(cells), 0, "cells", "the same command", shown=is_shown) as bar:
+    with progress(len(cells), 0, "cells", "the same command", shown=True) as bar:
         for name, complete in cells:
             bar.set_postfix_str(name)
             complete()
@@ -186,14 +182,12 @@ def price_lines(results: Mapping[str, Any]) -> list[dict[str, str]]:
     needed = {row["scheme"]: row for row in results["tokens"]}
     lines = []
     for name in results["schemes"]:
-        tokens = needed[name]
-        interval = f" ({tokens['low']:.0f} to {tokens['high']:.0f})"
         lines.append(
             {
                 "scheme": name,
                 "KL under one key, nats per token": _nats(nats[name, "kl"]),
                 "Δ cross-entropy over keys, nats per token": _nats(nats[name, "change"]),
-                "tokens at 2%": tokens["in_words"] + ("" if tokens["is_limit"] else interval),
+                "tokens at 2%": _tokens(needed[name]),
             }
         )
     return lines
@@ -202,6 +196,12 @@ def price_lines(results: Mapping[str, Any]) -> list[dict[str, str]]:
 def _nats(estimate: Mapping[str, Any]) -> str:
     value, basis = words.estimate(estimate)
     return f"{value} {basis.partition(', n')[0]}"
+
+
+def _tokens(needed: Mapping[str, Any]) -> str:
+    if needed["is_limit"] or needed["low"] is None:
+        return needed["in_words"]
+    return f"{needed['in_words']} ({needed['low']:.0f} to {needed['high']:.0f})"
 
 
 def rate_lines(
