@@ -56,6 +56,7 @@ def test_an_interrupted_table_goes_on_and_a_scheme_of_ours_is_one_more_row(
     written, outside, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setattr(bench.runs, "references", lambda name: [])
     words = ["bench", *SMALL, "--records", str(tmp_path)]
     usual = robustness.texts_by_scheme
 
