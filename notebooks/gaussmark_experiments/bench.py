@@ -154,10 +154,12 @@ class Bench:
 
     @cached_property
     def lm(self) -> models.LM:
+        """The model, loaded at first use."""
         return models.load(self.setting.model)
 
     @cached_property
     def pairs(self) -> Pairs:
+        """Held-out prompts, each with a key of its own."""
         setting = self.setting
         return several.draw(self.lm, setting.text, setting.n_pairs, PROMPT_TOKENS, setting.seed)
 
