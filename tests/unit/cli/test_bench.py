@@ -95,7 +95,7 @@ def test_an_interrupted_table_goes_on_and_a_scheme_of_ours_is_one_more_row(
         (["--scheme", "KGW-3"], "no scheme is called 'KGW-3'"),
         (["--scheme", "no_such_module:x"], "PYTHONPATH"),
         (["--html", "table.txt"], "--html: expected a file that ends in .html, got 'table.txt'"),
-        (["--texts", "3"], "3 is not in the range"),
+        (["--texts", "3"], "greater than or equal to 4"),
         (["--model", "doclm", "more"], "unexpected extra argument"),
     ],
 )
