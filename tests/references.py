@@ -40,11 +40,14 @@ ROOT = Path(__file__).parents[1]
 REFERENCES = ROOT / "papermill_runs" / "reference"
 CLOSE = 1e-6
 POOLED = "after_release_pooled"
+BENCH = "bench"  # begins the names of the tables of `gaussmark bench`, which have no notebook
 
 
 def records() -> dict[str, folder.Run]:
+    """Return the notebooks' records by name."""
     folders = [path for path in sorted(REFERENCES.iterdir()) if path.is_dir()]
-    return {path.name: folder.load(path) for path in folders}
+    of_notebooks = [path for path in folders if not path.name.startswith(BENCH)]
+    return {path.name: folder.load(path) for path in of_notebooks}
 
 
 def notebook_of(run: folder.Run) -> notebooks.Notebook:

@@ -1,5 +1,5 @@
 """The experiments behind the notebooks: one file per notebook, with the notebook's name. The file
-of notebook 11 is ``gaussmark_lib.workbench.widgets.playground``.
+of notebook 11 is ``gaussmark_lib.workbench.widgets.playground``. ``bench`` has no notebook.
 
 =========================  =========================================================================
 ``first_watermark``        00: a blind game, and the picture that three notebooks build on
@@ -23,6 +23,7 @@ of notebook 11 is ``gaussmark_lib.workbench.widgets.playground``.
 ``streams``                18: a stream of texts, and what an attacker gains by queries
 ``taken_apart``            19: ψ and the likelihood ratio, with exact and empirical thresholds
 ``train_doclm``            20: how good a trained model is (its training: ``workbench.doclm``)
+``bench``                  ``gaussmark bench``: one table of watermarks for a model
 =========================  =========================================================================
 
 An experiment imports the library, and other experiments if it repeats a part of them. The library

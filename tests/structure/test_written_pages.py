@@ -58,6 +58,31 @@ def test_a_page_says_what_its_record_says(tmp_path):
     assert "<td>12%</td>" in CONF.filled(law, tmp_path)
 
 
+def test_the_page_of_the_bench_prints_its_record_if_there_is_one(tmp_path):
+    text = (PAGES / "bench.md").read_text(encoding="utf-8")
+    assert "There is no reference record yet" in CONF.filled(text, tmp_path)
+    estimate = {"scheme": "KGW-1", "value": 0.5, "low": 0.25, "high": 0.75, "n": 40}
+    rates = [estimate | {"column": "clean", "level": level} for level in (0.01, 0.001)]
+    contents = {
+        "params": {"n_pairs": 40, "text": "news"},
+        "status": {"status": "complete", "finished": "2026-01-02T03:04"},
+        "results": {
+            "schemes": ["KGW-1"],
+            "columns": ["clean", "rewritten"],
+            "rates": rates,
+            "prices": [estimate | {"price": "kl"}, estimate | {"price": "change", "low": None}],
+            "tokens": [{"scheme": "KGW-1", "in_words": "at most 25"}],
+            "price": {"title": "Tiny", "n_tokens": 9, "sigma": 0.1, "nats": 0.2},
+        },
+    }
+    (tmp_path / "bench_smollm2").mkdir()
+    for name, content in contents.items():
+        (tmp_path / "bench_smollm2" / f"{name}.json").write_text(json.dumps(content))
+    filled = CONF.filled(text, tmp_path)
+    assert filled.count("| KGW-1 | 50% (25% to 75%), n = 40 | – |") == 2
+    assert "| KGW-1 | 0.500 (0.250 to 0.750) | 0.500 | at most 25 |" in filled
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [

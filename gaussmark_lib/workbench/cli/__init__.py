@@ -8,6 +8,7 @@ Slow imports wait until they are needed.
 ``audit``      the calibration card of a key
 ``power``      how much text a key needs
 ``weights``    ``verify``: whose checkpoint?
+``bench``      watermarks in one table
 ``texts``      ``generate`` and ``detect``: text under a key's watermark, and its test
 ``asking``     ``stream``, ``answer`` and ``trace``: texts in a stream, from untrusted
                users, and of the users of a codebook
@@ -41,7 +42,7 @@ import typer
 from typer.exceptions import TyperException
 
 from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
-from gaussmark_lib.workbench.cli import asking, keys, notebooks, texts, weights
+from gaussmark_lib.workbench.cli import asking, bench, keys, notebooks, texts, weights
 from gaussmark_lib.workbench.cli.answers import FAILED, INTERRUPTED, REFUSED, say
 from gaussmark_lib.workbench.cli.panels import Command
 
@@ -90,6 +91,7 @@ _add(asking.answer, "Answer yes or no, for untrusted users.", epilog=texts.EXIT_
 _add(asking.trace, "Name the user whose key wrote a text.", epilog=texts.EXIT_OF_DETECT)
 _add(keys.export, "Write the watermarked model, for any engine.")
 _add(weights.verify, "Test a model's weights for a key's watermark.")
+_add(bench.bench, "Compare watermarks in one table.")
 _add(notebooks.playground, "Try the watermark in the browser.")
 _add(notebooks.tour, "Run all notebooks, and write a page about them.")
 _add(notebooks.run, "Run a notebook with parameters.", cls=notebooks.TakesPairs)

@@ -1,0 +1,484 @@
+"""``gaussmark bench``: one table for a model, watermarks by what happens to their texts.
+
+n pairs of a prompt and a key; each scheme writes a text of each pair, and its own exact test reads
+this text after each change. The prices of the schemes differ, except for GaussMark: σ is solved so
+that its KL under one key, on plain texts of the pilot, is that of KGW-1.
+
+A *cell* is one piece of work, such as a scheme's texts or the tests of one column. It is written
+into a file once it is complete, so that an interrupted command continues, and a further scheme
+costs its own cells alone.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gaussmark_experiments import kgw_baseline, robustness
+from gaussmark_lib import corrupt, files, generate, likelihood, models, texts
+from gaussmark_lib.beyond.release import attacks
+from gaussmark_lib.beyond.schemes import KGW, GaussMark
+from gaussmark_lib.engine import checkpoints
+from gaussmark_lib.perturb import Watermark
+from gaussmark_lib.scheme import Scheme, makers
+from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench import begin, rewrite
+from gaussmark_lib.workbench import pairs as several
+from gaussmark_lib.workbench.pairs import Pairs
+from gaussmark_lib.workbench.rewrite import apertium
+from gaussmark_lib.workbench.runs import notebook
+
+SCHEMES = ("GaussMark", "GaussMark, sharper", "KGW-1", "KGW-2", "SynthID", "Gumbel-max")
+# Columns of the table. The last two are controls: texts without the mark that is tested for.
+CLEAN = "clean"
+PASTED = "copy-paste 25%"
+TRIP = "round trip"
+REWRITTEN = "rewritten"
+TUNED = "LoRA, 200 steps"
+PLAIN = "plain text"
+WRONG = "wrong key"
+SUBSTITUTED = {"10% substituted": 0.1, "30% substituted": 0.3}
+QUICK = (CLEAN, *SUBSTITUTED, PASTED, PLAIN, WRONG)
+COLUMNS = (CLEAN, *SUBSTITUTED, PASTED, TRIP, REWRITTEN, TUNED, PLAIN, WRONG)
+LEVELS = (0.01, 0.001)
+SIZE_LEVEL = 0.02  # of "tokens needed", as Mark My Words has it
+MARKED = 0.25  # share of the marked text in a copy-paste text
+PROMPT_TOKENS = 32
+START_PSI = 4.0  # where the search for an equal price begins
+REQUEST = "Please rewrite the following text: "  # that of MarkLLM's GPTParaphraser
+# of LoRA: each release is trained on the pilot's human texts
+N_RELEASES = 8
+STEPS = 200
+LORA_RANK = 8
+N_TRAINING = 48
+TRAINING_TOKENS = 128
+TRAINING_BATCH = 4
+# Two tests of the same texts share the forward pass.
+FAMILY = ("GaussMark", "GaussMark, sharper")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every cell depends on: the table without its schemes and columns."""
+
+    model: str
+    text: str
+    n_pairs: int
+    n_tokens: int
+    seed: int = 0
+
+
+def chosen(names: Sequence[str]) -> dict[str, str]:
+    """Return name → name as typed, of registered schemes. ``"my_module:my scheme"`` imports the
+    module.
+
+    Raise InvalidWatermarkError if there is no such scheme.
+    """
+    return {plain: typed for typed in names for plain in makers.chosen([typed])}
+
+
+def identity(content: Mapping[str, Any]) -> str:
+    """Return 12 hexadecimal digits that identify what JSON can hold."""
+    as_json = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(as_json.encode()).hexdigest()[:12]
+
+
+def id_of(setting: Setting) -> str:
+    """Return the id of a setting, which also covers the code, the model's file and the texts."""
+    code = notebook.code_of(["from gaussmark_experiments import bench"], files.NOTEBOOKS)
+    inputs = notebook.inputs_of(asdict(setting), Path.cwd())
+    return identity({"setting": asdict(setting), "code": code, "inputs": inputs})
+
+
+class Bench:
+    """The cells of a table in a folder. The model is loaded when the first missing cell needs it.
+
+    Args:
+        names: of the schemes, as typed (:func:`chosen`).
+        columns: of ``COLUMNS``.
+        folder: of the cells, which is made if it does not exist.
+    """
+
+    def __init__(
+        self, setting: Setting, names: Sequence[str], columns: Sequence[str], folder: Path
+    ):
+        self.setting = setting
+        self.names = chosen(names)
+        self.columns = list(columns)
+        self.folder = folder
+
+    def cells(self) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+        """Yield each cell: its name, and a function that returns its content."""
+        yield "equal price", self.price
+        yield PLAIN, self.plain
+        for family in self.families():
+            yield f"{family[0]}: texts", lambda family=family: self.texts(family)
+            yield f"{family[0]}: price", lambda family=family: self.costs(family)
+            for column in self.columns:
+                yield (
+                    f"{family[0]}: {column}",
+                    lambda family=family, column=column: self.tests(family, column),
+                )
+
+    def families(self) -> list[list[str]]:
+        """Return the names of the schemes, in groups that test the same texts."""
+        groups: dict[str, list[str]] = {}
+        for name in self.names:
+            writer = FAMILY[0] if name in FAMILY else name
+            groups.setdefault(writer, []).append(name)
+        return list(groups.values())
+
+    def kept(self, name: str, family: Sequence[str], make: Callable[[], Any]) -> dict[str, Any]:
+        """Return the content of a cell, from its file or from ``make``. The file's name covers the
+        modules that users registered their schemes in.
+        """
+        typed = [self.names[scheme] for scheme in family]
+        modules = notebook.inputs_of({"schemes": typed}, Path.cwd())
+        about = {"cell": name, "schemes": list(family), "modules": modules}
+        path = self.folder / f"{identity(about)}.json"
+        if path.exists():
+            return json.loads(path.read_text(encoding="utf-8"))
+        content = about | make()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files.write_json(path, content)
+        return content
+
+    # ---- what all schemes share
+
+    @cached_property
+    def lm(self) -> models.LM:
+        """The model, loaded at first use."""
+        return models.load(self.setting.model)
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Held-out prompts, each with a key of its own."""
+        setting = self.setting
+        return several.draw(self.lm, setting.text, setting.n_pairs, PROMPT_TOKENS, setting.seed)
+
+    @cached_property
+    def n_tokens(self) -> int:
+        """The tokens of each text: the wanted number, or those that fit with a host around them."""
+        wanted = self.setting.n_tokens
+        return texts.fit(self.lm, self.pairs.prompts, wanted, growth=1 / MARKED)
+
+    def price(self) -> dict[str, Any]:
+        """Return ``sigma`` of GaussMark, and ``nats``, the price per token of KGW-1 for which it is
+        solved, on plain texts of the pilot.
+        """
+        return self.kept("equal price", [], self._solved)
+
+    def _solved(self) -> dict[str, Any]:
+        lm = self.lm
+        prompts = begin.pilot_prompts(lm, self.setting.text, PROMPT_TOKENS, self.setting.n_pairs)
+        pilot = Pairs(prompts, several.pilot_keys(len(prompts)))
+        plain = generate.sample(lm.model, prompts, self.n_tokens)
+        rival = KGW(1.0, pilot.keys[0])
+        nats = kgw_baseline.prices_along(lm, rival, pilot, plain)["kl"].mean()
+        wm = Watermark(models.default_weight(lm.model), 1.0)
+        wm = begin.solved(lm, prompts, self.n_tokens, wm, START_PSI)
+        wm = kgw_baseline.at_equal_price(lm, wm, rival, pilot, plain, "kl")
+        return {
+            "weight": wm.weight,
+            "sigma": wm.sigma,
+            "nats": float(nats),
+            "n_pilot": pilot.n,
+            "n_tokens": self.n_tokens,
+            "title": lm.title,
+            "weights": {"parameters": checkpoints.digest(lm.model), "file": lm.file_sha256},
+        }
+
+    @cached_property
+    def tried(self) -> dict[str, Scheme]:
+        """The schemes by name. The rank-reduced one has a σ for the same price, to first order."""
+        price = self.price()
+        wm = Watermark(price["weight"], price["sigma"])
+        prompts = begin.pilot_prompts(
+            self.lm, self.setting.text, PROMPT_TOKENS, self.setting.n_pairs
+        )
+        psi = float(np.sqrt(2 * self.n_tokens * price["nats"]))
+        return robustness.candidates(
+            self.lm, list(self.names), wm, self.pairs, self.n_tokens, psi=psi, pilot=prompts
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Return ``ids`` of a plain text for each prompt, and its cross-entropy ``nats``."""
+
+        def written() -> dict[str, Any]:
+            prompts = self.pairs.prompts
+            seed = self.setting.seed
+            ids = generate.sample(self.lm.model, prompts, self.n_tokens, seed=seed)
+            return {"ids": ids, "nats": self._cross_entropy(ids)}
+
+        return self.kept(PLAIN, [], written)
+
+    def _cross_entropy(self, ids: Texts) -> list[float]:
+        return likelihood.cross_entropy(self.lm.model, ids, prompts=self.pairs.prompts).tolist()
+
+    # ---- the cells of a scheme, or of schemes that test the same texts
+
+    def texts(self, family: Sequence[str]) -> dict[str, Any]:
+        """Return ``ids`` of a text of each pair, written under its key."""
+
+        def written() -> dict[str, Any]:
+            scheme = {family[0]: self.tried[family[0]]}
+            seed = self.setting.seed
+            ids = robustness.texts_by_scheme(self.lm, scheme, self.pairs, self.n_tokens, seed=seed)
+            return {"ids": ids[family[0]]}
+
+        return self.kept("texts", family[:1], written)
+
+    def costs(self, family: Sequence[str]) -> dict[str, Any]:
+        """Return the prices of each text in nats per token: ``kl``, under its key, and ``change``
+        of the cross-entropy, which over keys is what a reader could notice.
+        """
+
+        def measured() -> dict[str, Any]:
+            scheme = self.tried[family[0]]
+            ids = self.texts(family)["ids"]
+            kl = scheme.divergences(self.lm.model, self.pairs.prompts, ids, self.pairs.keys)
+            n_tokens = [len(text) for text in ids]
+            change = np.subtract(self._cross_entropy(ids), self.plain()["nats"])
+            return {"kl": (kl / n_tokens).tolist(), "change": change.tolist()}
+
+        return self.kept("price", family[:1], measured)
+
+    def tests(self, family: Sequence[str], column: str) -> dict[str, Any]:
+        """Return ``rows``, a test of each text after the change of a column; or ``missing``, the
+        reason why there is none.
+        """
+        reason = self.reason(family, column)
+        if reason:
+            return {"missing": reason}
+        if column == TUNED:
+            return self._tuned(family)
+        return self.kept(column, family, lambda: {"rows": self._tested(family, column)})
+
+    def reason(self, family: Sequence[str], column: str) -> str:
+        """Return why a column cannot be measured, or nothing."""
+        if column == TRIP and not apertium.is_installed():
+            return "round trip: the program apertium is not installed"
+        if column == REWRITTEN and not self.lm.is_chat:
+            return f"rewritten: {self.lm.name} is not a chat model"
+        if column == TUNED and not isinstance(self.tried[family[0]], GaussMark):
+            return "LoRA: only a mark in the weights can survive training"
+        if column == TUNED and find_spec("peft") is None:
+            return "LoRA: the package peft is not installed"
+        return ""
+
+    def _tested(self, family: Sequence[str], column: str) -> list[dict[str, Any]]:
+        prompts, responses = self._changed(family, column)
+        owner = list(range(self.pairs.n))
+        if column == WRONG:
+            owner = [*owner[1:], 0]  # the next pair's key
+        if column == CLEAN:
+            table = self._by_length(family, responses)
+        else:
+            schemes = [self.tried[name] for name in family]
+            tables = robustness.under_own_keys(
+                self.lm, schemes, self.pairs.keys, prompts, responses, owner
+            )
+            table = _joined(family, tables)
+        return table.assign(release=table["text"]).to_dict("records")
+
+    def _by_length(self, family: Sequence[str], responses: Texts) -> pd.DataFrame:
+        """The unedited texts and their beginnings, for the number of tokens that is needed."""
+        lengths = _lengths(self.n_tokens)
+        if isinstance(self.tried[family[0]], GaussMark):
+            schemes = [self.tried[name] for name in family]  # in a single pass
+            owner = range(self.pairs.n)
+            tables = robustness.under_own_keys(
+                self.lm, schemes, self.pairs.keys, self.pairs.prompts, responses, owner, lengths
+            )
+            return _joined(family, tables)
+        scheme = {family[0]: self.tried[family[0]]}
+        return kgw_baseline.by_length(
+            self.lm, scheme, self.pairs, {family[0]: responses}, lengths
+        ).drop(columns="p_value")
+
+    def _changed(self, family: Sequence[str], column: str) -> tuple[Texts, Texts]:
+        """Prompts as the detector knows them, and the responses of a column."""
+        lm = self.lm
+        seed = self.setting.seed
+        prompts = self.pairs.prompts
+        if column == PLAIN:
+            return prompts, self.plain()["ids"]
+        responses = self.texts(family)["ids"]
+        unknown = [lm.unknown_prompt()] * self.pairs.n
+        if column in SUBSTITUTED:
+            substitute = corrupt.named(lm, ["substitute at random"])["substitute at random"]
+            return substitute(prompts, responses, SUBSTITUTED[column], seed)
+        if column == PASTED:
+            paste = robustness.quoted(self.hosts)
+            return unknown, paste(prompts, responses, 1 - MARKED, seed)[1]
+        if column == TRIP:
+            [translate] = rewrite.round_trips(lm).values()
+            return translate(prompts, responses, 1.0, seed)
+        if column == REWRITTEN:
+            requests = [lm.prompt(REQUEST + lm.decode(ids)) for ids in responses]
+            # other random numbers than those that wrote the texts
+            rewritten = generate.sample(
+                lm.model, requests, self.n_tokens, seed=seed + 1, until_end=True
+            )
+            return unknown, rewritten
+        return prompts, responses
+
+    @cached_property
+    def hosts(self) -> list[list[int]]:
+        """Human texts around the marked ones, of other documents' beginnings than the prompts."""
+        n = self.pairs.n
+        n_host = PROMPT_TOKENS + round(self.n_tokens * (1 - MARKED) / MARKED) + 1
+        passages = texts.human(self.lm, self.setting.text, 2 * n, n_host, seed=self.setting.seed)
+        return [ids[PROMPT_TOKENS:] for ids in passages[n:]]
+
+    # ---- LoRA: releases, each with a key of its own
+
+    def _tuned(self, family: Sequence[str]) -> dict[str, Any]:
+        """The texts of fine-tuned releases. Each release is a file of its own."""
+        groups = np.array_split(np.arange(self.pairs.n), min(N_RELEASES, self.pairs.n))
+        rows = []
+        for number, group in enumerate(groups):
+            name = f"{TUNED}, release {number}"
+            cell = self.kept(
+                name,
+                family,
+                lambda group=group, number=number: {"rows": self._release(family, group, number)},
+            )
+            rows += cell["rows"]
+        return {"rows": rows}
+
+    def _release(
+        self, family: Sequence[str], group: np.ndarray, number: int
+    ) -> list[dict[str, Any]]:
+        lm = self.lm
+        key = self.pairs.keys[group[0]]
+        prompts = [self.pairs.prompts[i] for i in group]
+        training = texts.human(lm, self.setting.text, N_TRAINING, TRAINING_TOKENS, split="pilot")
+        release = attacks.renoised(lm.model, self.tried[family[0]].wm, key)
+        suspect = attacks.fine_tuned(
+            release,
+            training,
+            STEPS,
+            batch_size=TRAINING_BATCH,
+            lora_rank=LORA_RANK,
+            seed=self.setting.seed + number,
+        )
+        written = generate.sample(
+            suspect, prompts, self.n_tokens, seed=self.setting.seed, rows=group.tolist()
+        )
+        schemes = [self.tried[name] for name in family]
+        owner = [0 for _ in group]
+        tables = robustness.under_own_keys(lm, schemes, [key], prompts, written, owner)
+        table = _joined(family, tables)
+        return table.assign(text=group[table["text"]], release=number).to_dict("records")
+
+    # ---- the finished table
+
+    @property
+    def id(self) -> str:
+        """The id of the record: of the setting, the schemes with their modules, and the columns."""
+        typed = list(self.names.values())
+        modules = notebook.inputs_of({"schemes": typed}, Path.cwd())
+        question = {"setting": id_of(self.setting), "schemes": typed, "columns": self.columns}
+        return identity(question | {"modules": modules})
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return the tables of the record, a row per text: ``tests``, of each scheme and column,
+        and ``prices`` in nats per token.
+        """
+        tests = []
+        prices = []
+        for family in self.families():
+            costs = self.costs(family)
+            nats = pd.DataFrame({"kl": costs["kl"], "change": costs["change"]})
+            prices += [nats.assign(scheme=name) for name in family]
+            for column in self.columns:
+                rows = self.tests(family, column).get("rows", [])
+                tests.append(pd.DataFrame(rows).assign(column=column))
+        return {
+            "tests": pd.concat(tests, ignore_index=True),
+            "prices": pd.concat(prices, ignore_index=True),
+        }
+
+    def missing(self) -> list[dict[str, str]]:
+        """Return the cells that cannot be measured: ``scheme, column, why``."""
+        reasons = []
+        for family in self.families():
+            for column in self.columns:
+                why = self.reason(family, column)
+                names = family if why else []
+                reasons += [{"scheme": name, "column": column, "why": why} for name in names]
+        return reasons
+
+    def results(self) -> dict[str, Any]:
+        """Return the results of complete cells: ``price`` (of GaussMark and KGW-1), ``rates``,
+        ``prices``, ``tokens`` and what is ``missing``.
+        """
+        tables = self.tables()
+        price = self.price()
+        return {
+            "schemes": list(self.names),
+            "columns": self.columns,
+            "price": {name: price[name] for name in PRICE_FIELDS},
+            "rates": rates(tables["tests"]),
+            "prices": price_rows(tables["prices"]),
+            "tokens": token_rows(tables["tests"]),
+            "missing": self.missing(),
+        }
+
+
+PRICE_FIELDS = ("title", "weight", "sigma", "nats", "n_pilot", "n_tokens")
+
+
+def _joined(names: Sequence[str], tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The tests of several schemes as one table."""
+    columns = ["text", "n_tokens", "log10_p"]
+    parts = [table[columns].assign(scheme=name) for name, table in zip(names, tables, strict=True)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _lengths(n_tokens: int) -> list[int]:
+    """The tokens of the beginnings that are tested: an eighth, a quarter, half, and all."""
+    return sorted({max(5, n_tokens // part) for part in (8, 4, 2)} | {n_tokens})
+
+
+def rates(tests: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the share of whole texts that are detected, by scheme, column and level, with its
+    exact interval: ``scheme, column, level, value, low, high, n``. Texts of one release are a
+    cluster.
+    """
+    longest = tests.groupby(["scheme", "column", "text"])["n_tokens"].transform("max")
+    whole = tests[tests["n_tokens"] == longest]
+    rows = []
+    for level in LEVELS:
+        detected = whole.assign(detected=whole["log10_p"] <= np.log10(level), level=level)
+        by = ["scheme", "column", "level"]
+        rows.append(several.means(detected, by, "detected", cluster="release"))
+    return _plain(pd.concat(rows, ignore_index=True))
+
+
+def price_rows(nats: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the mean of both prices by scheme: ``scheme, price, value, low, high, n``."""
+    long = nats.melt("scheme", var_name="price", value_name="nats")
+    return _plain(several.means(long, ["scheme", "price"], "nats"))
+
+
+def token_rows(tests: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the tokens until half of the texts are detected at ``SIZE_LEVEL``, by scheme, as
+    ``kgw_baseline.needed_by_scheme``.
+    """
+    clean = tests[tests["column"] == CLEAN]
+    return _plain(kgw_baseline.needed_by_scheme(clean, SIZE_LEVEL))
+
+
+def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as JSON holds them: no NaN and no infinity."""
+    finite = table.astype(object).where(table.notna() & (table != np.inf), None)
+    return json.loads(json.dumps(finite.to_dict("records"), default=lambda value: value.item()))
