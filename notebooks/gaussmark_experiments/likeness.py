@@ -11,6 +11,7 @@ import sys
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,16 +138,11 @@ def _mean_cosine(
     return stats.bootstrap(numbers, lambda chosen: train_doclm.mean_cosine(K, chosen))
 
 
-def rows() -> dict[str, dict[str, Any]]:
-    """Return the recorded rows: model → row."""
-    return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-
-
-def write(model: str) -> None:
+def write(model: str, design: Design, path: Path = RECORD) -> None:
     """Measure a model, and replace its row in the record."""
-    row = measured(model, Design())
-    files.write_json(RECORD, rows() | {model: row})
+    rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    files.write_json(path, rows | {model: measured(model, design)})
 
 
 if __name__ == "__main__":
-    write(sys.argv[1])
+    write(sys.argv[1], Design())
