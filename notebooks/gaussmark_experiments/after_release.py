@@ -15,7 +15,8 @@ A *release* is the checkpoint of one key. Its texts are not independent, so inte
 release.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from transformers import (
     TopKLogitsWarper,
     TypicalLogitsWarper,
 )
+from transformers.utils import logging
 
 from gaussmark_experiments.kgw_baseline import continued, stock_generate
 from gaussmark_lib import (
@@ -51,8 +53,9 @@ from gaussmark_lib.beyond.release import served as engine
 from gaussmark_lib.beyond.schemes import GaussMark
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.workbench import claims
+from gaussmark_lib.workbench import claims, runs
 from gaussmark_lib.workbench import pairs as several
+from gaussmark_lib.workbench.answers import THIS_RUN
 from gaussmark_lib.workbench.pairs import Pairs
 from gaussmark_lib.workbench.plots.panels import panels
 
@@ -73,6 +76,12 @@ RETRAINED = "one matrix retrained"
 TASK = "plus a sibling's task"
 SPHERE = "halfway to a sibling"
 MEAN = "mean with 3 siblings"
+# records that the text quotes, and the column of the first
+POOLED = "after_release_pooled"
+ENGINE = "after_release_engine"
+LARGER = "doclm, three larger runs"
+ANSWERS = "ψ of answers "
+OVER_FORECAST = ", divided by the forecast"
 Attack = Callable[[PreTrainedModel], PreTrainedModel]
 
 
@@ -433,6 +442,52 @@ def worded_forecasts(quotients: Mapping[str, stats.Estimate], pooled: stats.Esti
     )
 
 
+def in_all_runs(
+    kind: str, here: Mapping[str, object], others: Sequence[str] = (), title: str = ""
+) -> pd.DataFrame:
+    """Return numbers of attacks (rows) in the pooled record of doclm and in this run (columns).
+
+    Args:
+        kind: ``texts`` or ``nats`` of :func:`pooled`.
+        here: the numbers of this run, by attack.
+        others: further attacks, of the record alone.
+        title: what the numbers are.
+    """
+    recorded = _pooled_results().get(kind, {})
+    rows = {
+        name: {
+            LARGER: str(stats.Estimate(**recorded[name])) if name in recorded else "–",
+            THIS_RUN: str(here.get(name, "–")),
+        }
+        for name in dict.fromkeys([*here, *others])
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns=title)
+
+
+def _pooled_results() -> dict[str, Any]:
+    run = runs.reference(POOLED)
+    return run.results if run else {}
+
+
+def worded_student() -> str:
+    """Say what a student learns in the pooled record of doclm."""
+    student = _pooled_results().get("student")
+    if not student:
+        return ""
+    return (
+        "In the three larger runs of doclm, mean ψ of a student's texts minus their mean ψ under a"
+        f" wrong key is {stats.Estimate(**student)}."
+    )
+
+
+def recorded_temperatures() -> pd.DataFrame:
+    """Return mean σ‖G‖ and mean ψ at two temperatures, in the pooled record of doclm."""
+    served = runs.reference(POOLED).table("served")
+    rows = served[served["way"].isin(["temperature 1", "temperature 1.3"])]
+    columns = {"forecast": "mean σ‖G‖", "psi": "mean ψ"}
+    return rows.groupby("way")[[*columns]].mean().round(1).rename(columns=columns)
+
+
 def worded_greedy(greedy: stats.Estimate) -> str:
     """Word ψ of greedy texts divided by ψ of sampled texts, and whether this decides between a half
     and all of it.
@@ -682,6 +737,35 @@ def outcomes_by_engine(
     return findings, checks
 
 
+def engine_in_all_runs(findings: Sequence[claims.Finding]) -> pd.DataFrame:
+    """Return ψ of answers of served files, divided by the forecast: a row per finding, in the
+    record of SmolLM2 and in this run.
+    """
+    here = {finding.sentence: str(finding.estimate) for finding in findings}
+    rows = {}
+    for row in runs.reference(ENGINE).findings:
+        if row["claim"].startswith(ANSWERS):
+            name = row["claim"].removeprefix(ANSWERS).removesuffix(OVER_FORECAST)
+            recorded = f"{row['value']} {row['basis']}"
+            rows[name] = {"SmolLM2": recorded, THIS_RUN: here.get(row["claim"], "–")}
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    return table.rename_axis(columns="ψ of answers, divided by the forecast")
+
+
+def recorded_answers() -> pd.DataFrame:
+    """Return mean ψ of answers of watermarked files, and the mean promise of the plain files, for
+    each way of serving in the record of SmolLM2.
+    """
+    answers = runs.reference(ENGINE).table("engine_answers")
+    marked = answers[answers["is_marked"]].groupby("way", sort=False)
+    plain = answers[~answers["is_marked"]].groupby("way", sort=False)
+    columns = {
+        "mean ψ of watermarked answers": marked["psi"].mean(),
+        "mean promise of plain answers": plain["promised"].mean(),
+    }
+    return pd.DataFrame(columns).round(2)
+
+
 def assisted(
     model: PreTrainedModel,
     draft: PreTrainedModel,
@@ -693,12 +777,24 @@ def assisted(
     replaces them so that its own distribution is kept (Leviathan et al. 2023).
     """
     torch.manual_seed(seed)
-    return continued(
-        model,
-        prompt,
-        n_tokens,
-        assistant_model=draft,
-        do_sample=True,
-        top_k=0,  # no truncation: transformers' default is 50
-        use_cache=True,
-    )
+    with _without_warnings():
+        return continued(
+            model,
+            prompt,
+            n_tokens,
+            assistant_model=draft,
+            do_sample=True,
+            top_k=0,  # no truncation: transformers' default is 50
+            use_cache=True,
+        )
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Silence transformers: its assisted generation calls itself in a way that it deprecates."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

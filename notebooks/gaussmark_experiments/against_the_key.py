@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from jaxtyping import Float
 from scipy.stats import norm
 from torch import Tensor
@@ -31,6 +32,7 @@ from gaussmark_lib.beyond.attacks import askers, learning
 from gaussmark_lib.beyond.joint import Public, public
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
+from gaussmark_lib.workbench.answers import sentences
 from gaussmark_lib.workbench.pairs import (
     Pairs,
     marked_and_plain,
@@ -192,6 +194,25 @@ def shares(used: pd.DataFrame, what: str, columns: Mapping[str, str]) -> pd.Data
             share = stats.ratio(of_n[column], by_key[column], by_key["prompt"])
             rows.append({"texts": n, "of": name, **share.row()})
     return pd.DataFrame(rows)
+
+
+def forged_in_all_runs(used: pd.DataFrame, learnt: pd.DataFrame) -> Markdown:
+    """Say :func:`forged_in_words` of each record and of this run."""
+    return sentences("15_against_the_key", forged_in_words, used=used, learnt=learnt)
+
+
+def forged_in_words(used: pd.DataFrame, learnt: pd.DataFrame) -> str:
+    """Say which share of the key's own ψ forged text reaches after the most texts, and which share
+    the law promises.
+    """
+    last = shares(used, FORGED, {"ψ": "psi"}).iloc[-1]
+    share = stats.Estimate(*last[["value", "low", "high", "n"]])
+    facts = learnt[learnt["n"] == last["texts"]].iloc[0]  # of the first weight
+    law = facts["kappa"] ** 0.5 * facts[LAW]
+    return (
+        f"after {last['texts']:,} texts, forged text reaches **{share}** of the key's own ψ; the"
+        f" law promises {law:.2f}"
+    )
 
 
 def noted(unrelated: stats.Estimate, n_keys: int) -> str:

@@ -41,6 +41,9 @@ FORGOTTEN = "P forgotten in the test"
 OWN = "price on its own text"
 HUMAN = "price on human text"
 PSI = "mean ψ"
+# What the numbers of an answer are.
+FAVOURED = "Share of ‖G‖² in the top eighth of left directions, divided by an even spread"
+PRICE_RATIO = "Price on human text with the most directions dropped, divided by the vanilla price"
 Norms = Mapping[str, Float[np.ndarray, "texts k"]]  # side → ‖PG‖ with 0, 1, 2… directions dropped
 
 

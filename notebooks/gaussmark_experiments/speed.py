@@ -34,6 +34,11 @@ from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench import answers, runs
 from gaussmark_lib.workbench.plots.panels import panels
 
+# how figures and answers name a task whose recorded name must stay
+SHOWN = {"noises drawn anew": "each noise drawn for the test"}
+# what the numbers of an answer are
+FASTER = "Time of the plain loop divided by the time of score"
+PASSES = "Forward passes that scoring takes, divided by the count of operations"
 ALONE = 4  # rows that are written one by one: all rows would take most of the time
 
 
@@ -261,6 +266,7 @@ def draw_against(
     run of ``answers.beside``, with the fastest and slowest repeat. Machines differ, so each panel
     has its own axis.
     """
+    times = times.replace({"task": SHOWN})
     by_task = times.groupby(["run", "task", x], sort=False)["seconds"]  # all repeats at a size
     rows = 1000 * by_task.agg(value="median", low="min", high="max")
     return panels(

@@ -6,6 +6,7 @@ of one of its claims. A number, a claim or a link that there is not ends the bui
 """
 
 import hashlib
+import json
 import pkgutil
 import re
 from base64 import b64decode
@@ -18,7 +19,7 @@ import nbformat
 import gaussmark_lib
 from gaussmark_lib import files
 from gaussmark_lib.workbench import words
-from gaussmark_lib.workbench.runs import folder
+from gaussmark_lib.workbench.runs import folder, presets
 from gaussmark_lib.workbench.sweeps.tour import mathml
 
 project = html_title = "GaussMark workbench"
@@ -75,6 +76,9 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         records=records,
         headline=lambda name: records[name].headline,
         claim=lambda name, which, **options: _claim(records[name], which, **options),
+        estimate=lambda name, which: _estimate(records[name], which),
+        likeness=_likeness(reference),
+        paper=presets.read(presets.PAPER, "file")["models"],
         modules=_modules(),
         presets=sorted(path.stem for path in files.PRESETS.glob("*.yaml")),
     )
@@ -94,8 +98,18 @@ def _modules() -> list[str]:
 
 
 def _claim(run: folder.Run, name: str, **options: bool) -> str:
+    return " ".join(words.estimate(_estimate(run, name), **options))
+
+
+def _estimate(run: folder.Run, name: str) -> dict[str, Any]:
     (claim,) = [claim for claim in run.results["claims"] if claim["claim"] == name]
-    return " ".join(words.estimate(claim, **options))
+    return claim
+
+
+def _likeness(reference: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows that ``gaussmark_experiments.likeness`` measured: model → row."""
+    path = reference / "likeness.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def _short(estimate: dict[str, float], decimals: int = 2) -> str:

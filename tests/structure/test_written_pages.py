@@ -83,6 +83,31 @@ def test_the_page_of_the_bench_prints_its_record_if_there_is_one(tmp_path):
     assert "| KGW-1 | 0.500 (0.250 to 0.750) | 0.500 | at most 25 |" in filled
 
 
+def test_the_page_on_real_models_prints_what_is_recorded(tmp_path):
+    page = (PAGES / "doclm_and_real_models.md").read_text(encoding="utf-8")
+    for path in CONF.REFERENCE.iterdir():
+        if path.name != "likeness.json":
+            (tmp_path / path.name).symlink_to(path)
+    sigma_of = "| σ ÷ standard deviation of the weight, for a predicted ψ of 4 in 100 tokens |"
+    assert f"{sigma_of} not recorded yet |" in CONF.filled(page, tmp_path)
+    half = {"value": 0.5, "low": 0.4, "high": 0.6}
+    row = {
+        "design": {"n_pairs": 24, "n_tokens": 100, "n_kind": 16},
+        "sd of the weight": 0.2,
+        "cosine": dict.fromkeys(("docs", "licences", "source", "speeches", "news"), half),
+        "detected": {"edited": half},
+    }
+    named = ("entropy", "largest over smallest norm", "kept at a low temperature")
+    row |= dict.fromkeys((*named, "kept after substitution"), half)
+    sigmas = {"doclm": 0.8, "smollm2": 0.2, "gemma-3-270m": 0.2}
+    rows = {model: row | {"sigma": sigma} for model, sigma in sigmas.items()}
+    (tmp_path / "likeness.json").write_text(json.dumps(rows), encoding="utf-8")
+    text = CONF.filled(page, tmp_path)
+    assert f"{sigma_of} 4.00 | 1.00 | 1.00 |" in text
+    assert "**Not alike.** Never copy σ from doclm" in text
+    assert "**Alike.** The share that an edit leaves on doclm" in text
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [

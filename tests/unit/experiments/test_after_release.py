@@ -2,6 +2,8 @@
 rooms it is made of.
 """
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,13 +13,14 @@ import torch
 
 from gaussmark_experiments import after_release
 from gaussmark_experiments.after_release import HALF, RELEASED, RETRAINED
-from gaussmark_lib import gradients, likelihood, perturb, score
+from gaussmark_lib import files, gradients, likelihood, perturb, score
 from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.release import attacks, provenance, served
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.stats import Estimate
 from gaussmark_lib.workbench.pairs import Pairs
 
+RECORDS = files.RUNS / "reference"
 SIGMA = 0.05
 WM = Watermark(tiny_lm.WEIGHT, SIGMA)
 LM = tiny_lm.build()
@@ -237,3 +240,25 @@ def test_greedy_texts_are_called_undecided_only_if_the_interval_holds_a_half_and
 def test_one_step_of_fine_tuning_is_named_in_the_singular():
     made = after_release.attacks_on(LM, WM, TRAINING, [1, 2], lr=1e-3, batch_size=2)
     assert {"fine-tuned, 1 step", "fine-tuned, 2 steps"} <= {*made}
+
+
+def test_numbers_of_the_larger_runs_are_those_of_their_records():
+    table = after_release.in_all_runs("texts", {"4 bits": 0.5, "no such attack": 0.1}, ["8 bits"])
+    recorded = json.loads((RECORDS / after_release.POOLED / "results.json").read_text())
+    assert table.index.tolist() == ["4 bits", "no such attack", "8 bits"]
+    assert table.loc["4 bits", after_release.LARGER].startswith(
+        f"{recorded['texts']['4 bits']['value']:.3g} ("
+    )
+    assert table.loc["no such attack", after_release.LARGER] == "–"
+    assert table[after_release.THIS_RUN].tolist() == ["0.5", "0.1", "–"]
+    assert f"{recorded['student']['value']:.3g} (" in after_release.worded_student()
+
+
+def test_answers_of_the_engine_are_those_of_their_record():
+    answers = pd.read_parquet(RECORDS / after_release.ENGINE / "engine_answers.parquet")
+    rows = answers[(answers["way"] == "Q4_0") & answers["is_marked"]]
+    shown = after_release.recorded_answers()
+    assert shown.loc["Q4_0"].iloc[0] == pytest.approx(rows["psi"].mean(), abs=0.006)
+    findings = after_release.engine_in_all_runs([])
+    assert len(findings) == 7
+    assert (findings[after_release.THIS_RUN] == "–").all()

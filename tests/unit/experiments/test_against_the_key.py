@@ -119,3 +119,16 @@ def test_an_unrelated_key_gets_a_caution_only_if_its_interval_excludes_0():
     assert "only 2 unrelated keys:" in key.noted(Estimate(-1, -2, -0.1, 8), 2)
     for low, high in ((-0.1, 0.8), (float("nan"), float("nan"))):
         assert key.noted(Estimate(0.4, low, high, 8), 1) == ""
+
+
+def test_the_share_of_forged_text_is_told_next_to_its_law():
+    psi_by_case = {(key.OWN, 0): 4.0, (key.FORGED, 10): 1.0, (key.FORGED, 50): 2.0}
+    used = pd.DataFrame(
+        {"what": what, "n": n, "psi": psi, "prompt": prompt}
+        for (what, n), psi in psi_by_case.items()
+        for prompt in range(8)
+    )
+    learnt = pd.DataFrame({"n": [10, 50, 50], "kappa": [4.0, 4.0, 9.0], key.LAW: [0.1, 0.3, 0.3]})
+    sentence = key.forged_in_words(used, learnt)
+    assert sentence.startswith("after 50 texts, forged text reaches **0.5 (")
+    assert sentence.endswith("the law promises 0.60")
