@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import Markdown
 from jaxtyping import Float
+from matplotlib.figure import Figure
 from scipy.stats import norm
 from torch import Tensor
 
@@ -38,6 +39,7 @@ from gaussmark_lib.workbench.pairs import (
     marked_and_plain,
     means,
 )
+from gaussmark_lib.workbench.plots.panels import panels
 
 # Names of texts, laws and rules, as tables and figures show them.
 OWN = "the key's own"
@@ -49,6 +51,8 @@ PLAIN_LAW = "the plain law"
 INHERITED = "inherited verdicts"
 ALONE = "each text at α"
 PUBLIC = "the public rule"
+UNREGISTERED = "all runs count"  # in the neighbourhoods of the public rule
+REGISTERED = "template registered"
 RULE = "yes or no"  # how the public rule answers
 N_TRIED = 8  # queries per step of a climb
 LARGE = 58_720_256  # numbers of an 8-billion-parameter model's widest matrix
@@ -339,6 +343,79 @@ def verdicts(
         }
         tables.append(pd.DataFrame(columns))
     return pd.concat(tables)
+
+
+def letters(texts: Texts, n: int, n_tokens: int, seed: int) -> tuple[list[list[int]], list[int]]:
+    """Return n letters of one template, and the template, which is a fifth of each letter's runs.
+
+    The template is the beginning of the first text, as long as it has so many different runs. The
+    rest of each letter is drawn from the tokens of all texts. The levels of the public rule depend
+    on nothing else.
+    """
+    rng = np.random.default_rng(seed)
+    n_runs = n_tokens - public.RUN + 1
+    n_shared_runs = int(np.ceil(n_runs * public.SHARED))
+    n_shared = n_shared_runs + public.RUN - 1
+    while len(public.runs(texts[0][:n_shared])) < n_shared_runs:  # a run that occurs twice
+        n_shared += 1
+    template = list(texts[0][:n_shared])
+    pool = np.concatenate(texts)
+    bodies = rng.choice(pool, (n, n_tokens - len(template)))
+    return [template + body.tolist() for body in bodies], template
+
+
+def of_letters(
+    texts: Texts, psi: Sequence[float], n_letters: int, level: float, seed: int
+) -> pd.DataFrame:
+    """Return the level at which letters of one template are tested, by the place of the letter, and
+    the share of watermarked texts, with these ψ, that is detected at this level.
+
+    Returns:
+        ``rule, letter, level, value, low, high, n``. The letters are as long as the texts.
+    """
+    asked, template = letters(texts, n_letters, len(texts[0]), seed)
+    places = np.unique(np.geomspace(1, n_letters, 7).round().astype(int))
+    rows = []
+    for rule, boilerplate in {UNREGISTERED: [], REGISTERED: [template]}.items():
+        levels = public.levels(asked, level, boilerplate)
+        for place in places:
+            at = levels[place - 1]
+            detected = stats.interval(norm.sf(np.asarray(psi)) <= at)
+            rows.append({"rule": rule, "letter": place, "level": at, **detected.row()})
+    return pd.DataFrame(rows)
+
+
+def draw_letters(table: pd.DataFrame, caption: str) -> Figure:
+    """Draw the share of watermarked letters that is detected, by the place of the letter."""
+    return panels(
+        table,
+        "letter",
+        by="rule",
+        title="Watermarked letters of one template that are detected",
+        caption=caption,
+        xlabel="place of the letter",
+        ylabel="share of watermarked letters detected",
+        xscale="log",
+        ylim=(-0.02, 1.02),
+    )
+
+
+def last_letters(table: pd.DataFrame) -> dict[str, dict]:
+    """Return the row of the last letter for each rule, from :func:`of_letters`."""
+    rows = table[table["letter"] == table["letter"].max()]
+    return rows.set_index("rule").to_dict("index")
+
+
+def letters_in_words(table: pd.DataFrame) -> str:
+    """Say which share of the watermarked texts each rule detects as the last letter."""
+    sentences = []
+    for rule, row in last_letters(table).items():
+        detected = stats.Estimate(row["value"], row["low"], row["high"], int(row["n"]))
+        sentences.append(
+            f"Letter {row['letter']:,} ({rule}) is tested at the level {row['level']:.1e}, where"
+            f" the share of watermarked letters that is detected is **{detected}** texts."
+        )
+    return " ".join(sentences)
 
 
 def by_key(

@@ -32,13 +32,21 @@ from gaussmark_lib.workbench.plots.panels import panels
 SHARE = 0.1  # π, the share of marked texts that the evidence bets on
 # Names of stopping rules, as tables show them.
 BET = "E ≥ 20 at any time"
+MIXTURE = "mixture ≥ 20 at any time"
 KNOWN = "p ≤ 0.05 at any time"
 NAIVE = "p ≤ 0.05, ψ taken for independent"
 LABELS = {  # of stopping rules in a legend
+    BET: "wealth of one bet ≥ 20 at any time",
+    MIXTURE: "wealth of eight bets ≥ 20 at any time",
     KNOWN: f"{KNOWN}, exact spread",
     NAIVE: "p ≤ 0.05 at any time, ψ treated as independent",
 }
 N_TRIED = 8  # queries per step of an attack
+SINGLE = "one bet (1 text in 10)"
+EIGHT = "mixture of eight bets"
+RARITIES = (5, 20, 100)  # one text in so many is watermarked
+HORIZON = 1_000  # texts of a stream after which a key counts as not found
+N_PATHS = 20  # streams drawn from the texts of each key
 ACCUSED = 20  # wealth E at which a key is accused: an innocent key reaches it with p ≤ 1/20
 
 
@@ -46,12 +54,14 @@ def log_evidence(
     psi: Float[np.ndarray, "keys n"],
     K: Float[np.ndarray, "n n"],
     strength: Float[np.ndarray, " n"],
+    share: float | None = SHARE,
 ) -> Float[np.ndarray, "keys n"]:
-    """Return log E after each text, for ``strength`` σ‖G‖ of the texts."""
+    """Return log E after each text, for ``strength`` σ‖G‖ of the texts and one bet on ``share``
+    (None: the mixture).
+    """
     r, residuals = joint.law.innovations(psi, K)
     r = np.nan_to_num(r)  # a text that says nothing new has no innovation, and wins nothing
-    bets = joint.stream.log_bets(r, strength * residuals, SHARE)
-    return bets.cumsum(1)
+    return joint.bets.log_evidence(r, strength * residuals, joint.bets.of(share))
 
 
 def peeked(
@@ -66,15 +76,15 @@ def peeked(
 
 
 def accused(
-    innocent: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]],
+    innocent: Mapping[str, tuple[np.ndarray, np.ndarray, Mapping[str, np.ndarray]]],
 ) -> pd.DataFrame:
     """Return the share of innocent keys that are accused at any time, by stopping rule: ``kind, who
-    stops, value, low, high, n``. Each kind of text has (ψ, K, log E).
+    stops, value, low, high, n``. Each kind of text has (ψ, K, log E by the rule's name).
     """
     rows = []
-    for kind, (psis, K, log_e) in innocent.items():
-        hits = {
-            BET: log_e.max(1) >= np.log(ACCUSED),
+    for kind, (psis, K, wealths) in innocent.items():
+        hits = {rule: log_e.max(1) >= np.log(ACCUSED) for rule, log_e in wealths.items()}
+        hits |= {
             KNOWN: peeked(psis, K),
             NAIVE: peeked(psis, np.eye(len(K))),
         }
@@ -105,7 +115,8 @@ def mixed(
     Streams of one key share their marked texts; all streams share the human texts.
 
     Returns:
-        ``key_id, every, place, marked, psi, innovation, log_e``.
+        ``key_id, every, place, marked, psi, innovation, promised, log_e, log_mixture``: λ of each
+        text, and the logarithms of the wealth of one bet and of the mixture.
     """
     n = len(human.prompts)
     n_tokens = len(human.responses[0])
@@ -150,13 +161,16 @@ def _stream(
     texts = np.where(is_marked, n_plain + place // k, place)
     psi_of_stream = psi[None, texts]  # of one key
     K_of_stream = K[np.ix_(texts, texts)]
-    r, _ = joint.law.innovations(psi_of_stream, K_of_stream)  # innovations of one key
+    r, residuals = joint.law.innovations(psi_of_stream, K_of_stream)  # of one key
+    stream = psi_of_stream, K_of_stream, strength[texts]
     columns = {
         "place": place,
         "marked": is_marked,
         "psi": psi[texts],
         "innovation": r[0],
-        "log_e": log_evidence(psi_of_stream, K_of_stream, strength[texts])[0],
+        "promised": strength[texts] * residuals,
+        "log_e": log_evidence(*stream)[0],
+        "log_mixture": log_evidence(*stream, share=None)[0],
     }
     return pd.DataFrame(columns)
 
@@ -195,6 +209,73 @@ def found_by(streams: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def until_found(
+    streams: pd.DataFrame,
+    rarities: Sequence[int] = RARITIES,
+    *,
+    n_paths: int = N_PATHS,
+    horizon: int = HORIZON,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Count the texts until E reaches 20, for one bet and for the mixture, in longer streams than
+    those that were measured (``mixed``).
+
+    The watermarked texts of a long stream are drawn from the measured ones of one key, with their
+    innovations and λ. The innovations of human texts have their law, N(0, 1), and the λ of measured
+    human texts. Both kinds of bets see the same streams.
+
+    Returns:
+        ``key_id, every, bet, texts``, one row per path. ``texts`` is infinite if E stays below 20
+        for ``horizon`` texts.
+    """
+    rng = np.random.default_rng(seed)
+    densest = streams[streams["every"] == streams["every"].min()]
+    of_humans = densest.loc[~densest["marked"], "promised"].to_numpy()
+    tables = []
+    for key_id, marked in densest[densest["marked"]].groupby("key_id"):
+        of_marked = marked[["innovation", "promised"]].fillna(0.0).to_numpy()
+        for every in rarities:
+            r = rng.standard_normal((n_paths, horizon))
+            promised = rng.choice(of_humans, r.shape)
+            places = np.arange(every - 1, horizon, every)
+            drawn = rng.integers(len(of_marked), size=(n_paths, len(places)))
+            r[:, places] = of_marked[drawn, 0]
+            promised[:, places] = of_marked[drawn, 1]
+            for bet, share in {SINGLE: SHARE, EIGHT: None}.items():
+                log_e = joint.bets.log_evidence(r, promised, joint.bets.of(share))
+                is_found = log_e >= np.log(ACCUSED)
+                n_texts = np.where(is_found.any(1), 1.0 + is_found.argmax(1), np.inf)
+                columns = {"key_id": key_id, "every": every, "bet": bet, "texts": n_texts}
+                tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def medians(found: pd.DataFrame, horizon: int = HORIZON) -> pd.DataFrame:
+    """Return the median number of texts until a key is found (at most ``horizon``) and the share
+    that is found by then, with intervals over keys: ``every, bet, value, low, high, n, share,
+    share_low, share_high``.
+    """
+    rows = []
+    for (every, bet), paths in found.groupby(["every", "bet"], sort=False):
+        median = stats.median(paths["texts"].clip(upper=horizon), cluster=paths["key_id"])
+        share = stats.interval(np.isfinite(paths["texts"]), cluster=paths["key_id"])
+        names = {"every": f"1 in {every}", "bet": bet}
+        rows.append(names | median.row() | share.row("share"))
+    return pd.DataFrame(rows)
+
+
+def relative(found: pd.DataFrame, every: int, horizon: int = HORIZON) -> stats.Estimate:
+    """Divide the mean number of texts until the mixture finds a key by that of the single bet.
+    Streams without an end count ``horizon`` texts.
+    """
+    paths = found[found["every"] == every]
+    capped = paths.assign(texts=paths["texts"].clip(upper=horizon))
+    mixture, single = (capped[capped["bet"] == bet] for bet in (EIGHT, SINGLE))
+    return stats.ratio(
+        mixture["texts"].to_numpy(), single["texts"].to_numpy(), cluster=mixture["key_id"]
+    )
 
 
 def kept(
@@ -276,13 +357,15 @@ def forged(
     text has one more edit, and the detector was not asked about it.
 
     Returns:
-        Its ``psi`` and ``innovation`` (given all queries), and ``climb``, the best ψ of each step.
+        Its ``psi`` and ``innovation`` (given all queries), ``climb``, the best ψ of each step, and
+        ``log_e``, the largest log E of the mixture after any query.
     """
     rng = np.random.default_rng(seed)
     state = joint.State()  # the detector's memory of all queries
     prompts = [prompt] * N_TRIED
     best = list(response)
     climb = []
+    highest = 0.0
     for _ in range(n_steps):
         # each is the best text so far with one more edit
         tries = [edited(best, rng) for _ in range(N_TRIED)]
@@ -297,6 +380,7 @@ def forged(
         )
         best = tries[answers["psi"].argmax()]
         climb.append(answers["psi"].max())
+        highest = max(highest, answers["log_e"].max())
     last = joint.sequence(
         lm.model,
         [prompt],
@@ -310,6 +394,7 @@ def forged(
         "psi": last["psi"][0],
         "innovation": last["innovation"][0],
         "climb": climb,
+        "log_e": max(highest, last["log_e"][0]),
     }
 
 

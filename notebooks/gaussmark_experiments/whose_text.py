@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from gaussmark_experiments.robustness import quoted
 from gaussmark_lib import generate, models, perturb, score, stats
 from gaussmark_lib.beyond import tracing
 from gaussmark_lib.beyond.tracing import attribution
@@ -285,6 +286,107 @@ def scans(
     marked = scan(pairs=mixed, keys=[[key] for key in own])
     unmarked = scan(pairs=human, keys=fresh_of_texts)
     return marked, unmarked
+
+
+def pasted(human: Sequence[Pair], texts: Texts, share: float, seed: int = 0) -> list[Pair]:
+    """Return human texts of their length in which a share of the tokens is copied from watermarked
+    texts: the first tokens of each text, in a gap at random (a *copy-paste attack*). With more
+    texts than human texts, these take turns. Human texts have one length.
+    """
+    hosts = [human[i % len(human)] for i in range(len(texts))]
+    prompts = [prompt for prompt, _ in hosts]
+    responses = [response for _, response in hosts]
+    if share:
+        n_copied = round(share * len(responses[0]))
+        parts = [ids[:n_copied] for ids in texts]
+        prompts, responses = quoted(responses)(prompts, parts, 1 - share, seed)
+    return list(zip(prompts, responses, strict=True))
+
+
+def scans_of_pasted(
+    lm: models.LM,
+    human: Sequence[Pair],
+    prompts: Texts,
+    wm: Watermark,
+    keys: Sequence[perturb.Key],
+    shares_pasted: Sequence[float],
+    *,
+    block: int,
+    seed: int,
+    dtype: str | None = None,
+    **sampling,
+) -> pd.DataFrame:
+    """Return :func:`scanned` of human texts with a copied part (:func:`pasted`), each under the key
+    that wrote the part, by ``share``. The share 0 is the control: the same human texts and keys.
+    """
+    marks = [(wm, key) for key in keys]
+    n_longest = round(max(shares_pasted) * len(human[0][1]))
+    written = generate.sample(
+        lm.model, prompts[: len(keys)], n_longest, marks=marks, seed=seed, **sampling
+    )
+    of_texts = [[key] for key in keys]
+    tables = []
+    for share in (0.0, *shares_pasted):
+        mixed = pasted(human, written, share, seed)
+        scan = scanned(lm, mixed, wm, of_texts, block=block, seed=seed, dtype=dtype)
+        tables.append(scan.assign(share=share))
+    return pd.concat(tables, ignore_index=True)
+
+
+def named_when_pasted(
+    lm: models.LM,
+    human: Sequence[Pair],
+    of_user: Sequence[Texts],
+    users: Sequence[int],
+    wm: Watermark,
+    book: tracing.Codebook,
+    shares_pasted: Sequence[float],
+    *,
+    seed: int,
+    dtype: str | None = None,
+) -> pd.DataFrame:
+    """Return ``tracing.attribute`` of human texts with a part copied from a user's text, with the
+    columns ``author`` and ``share``.
+    """
+    texts = [ids for responses in of_user for ids in responses]
+    authors = np.repeat(users, len(of_user[0]))
+    tables = []
+    for share in shares_pasted:
+        prompts, mixed = zip(*pasted(human, texts, share, seed), strict=True)
+        named = tracing.attribute(lm.model, prompts, mixed, wm, book, dtype=dtype)
+        tables.append(named.assign(author=authors[named["text"]], share=share))
+    return pd.concat(tables, ignore_index=True)
+
+
+def of_pasted(scans: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
+    """Return the share of texts that each test gets right, by the share of the text that is copied:
+    ``copied, test, value, low, high, n``. The scan and the whole text are tested at level 0.05.
+    """
+    rows = []
+    for share, texts in scans.groupby("share"):
+        hits = {
+            "best span": texts["p_value"] <= 0.05,
+            "whole text": texts["whole_p"] <= 0.05,
+        }
+        of_share = named[named["share"] == share]
+        if len(of_share):
+            hits["user named"] = of_share["user"] == of_share["author"]
+        label = f"copy-paste, {share:.0%}" if share else "human text alone"
+        for test, is_hit in hits.items():
+            cluster = of_share["author"] if test == "user named" else None
+            estimate = stats.interval(is_hit, cluster=cluster)
+            rows.append({"copied": label, "test": test, **estimate.row()})
+    return pd.DataFrame(rows)
+
+
+def more_by_scan(scans: pd.DataFrame, share: float) -> stats.Estimate:
+    """Return the share of texts with a copied part that the scan finds at level 0.05, less the
+    share that the test of the whole text finds.
+    """
+    texts = scans[scans["share"] == share]
+    found_by_scan = (texts["p_value"] <= 0.05).astype(float)
+    found_whole = (texts["whole_p"] <= 0.05).astype(float)
+    return stats.interval(found_by_scan - found_whole)
 
 
 def overlap(table: pd.DataFrame, start: int, end: int) -> np.ndarray:

@@ -11,6 +11,7 @@ K can be computed without the key.
 ==============  ==================================================================================
 ``directions``  the stored u_i, and their inner products
 ``law``         consequences of K: innovations, the probability of any false alarm in a batch
+``bets``        evidence of a whole stream that may be looked at any time
 ``memory``      what is stored of a stream
 ``state``       the memory as a file
 ``stream``      a stream of texts under one key

@@ -25,6 +25,21 @@ with probability at most α_i, and the levels of one neighbourhood add up to at 
 neighbourhoods the bound is mα. After a "yes", answers reveal something about ξ, as watermarked
 texts do. Then Proposition 5 no longer holds, but Proposition 4 does.
 
+**Boilerplate.** Honest users of one template are neighbours: 1,000 letters that share a fifth of
+their runs are one neighbourhood, and the last of them is tested at 1.6·10⁻⁵ α. The provider can
+register the template before the first query. If at least half of a text's runs are not registered,
+only these runs count, both in what two texts share and in the length of the shorter text. Other
+texts count with all of their runs, so that a registered text itself is still counted.
+
+**Proposition 6 (what is registered costs no guarantee).** Propositions 4 and 5 hold with any
+boilerplate that was chosen without the key and before the first query. *Proof.* Both proofs use
+three facts: neighbourhoods are a function of the texts (and now of the boilerplate) and not of the
+key; the levels of a neighbourhood add up to at most α; and no level is above α_1. None of these
+depends on which runs count. ∎ What changes is the number m of neighbourhoods in the bound mα: texts
+that share only boilerplate are now different texts, and each may be tested at α_1. Boilerplate
+that is learnt from queries would not be safe: a user could query a human text until its runs count
+as boilerplate, and then test as many copies of it as wanted at α_1.
+
 Why 1/√j: among all α (j^−s − (j + 1)^−s), s = .33 gives the 21st query the highest level.
 
 =====  ===================  ======================  ================================
@@ -59,6 +74,8 @@ KIND = 0x474D7075  # SQLite's application_id of the file
 FORMAT = 1  # its user_version
 RULE = "neighbours share 1 run in 5; question j has the share 1/sqrt(j) - 1/sqrt(j + 1) of level"
 RUN = 3  # tokens
+BOILERPLATE = 0  # the question that holds the registered runs; other questions begin at 1
+LEAST_OWN = 1 / 2  # of a text's runs; with fewer, its boilerplate counts
 # Odd 64-bit constants for hashing.
 _MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64)
 # A run is a hash; a question, the number of a text; a neighbourhood, the number of its first text.
@@ -82,6 +99,10 @@ SELECT neighbourhood, COUNT(*) FROM members WHERE neighbourhood IN (
 ) GROUP BY neighbourhood
 """
 
+REGISTERED = """
+SELECT run FROM json_each(:runs) CROSS JOIN runs ON run = value AND question = :boilerplate
+"""
+
 
 def level_of(question: int, level: float) -> float:
     """Return α_j of the j-th query of a neighbourhood."""
@@ -91,12 +112,17 @@ def level_of(question: int, level: float) -> float:
     return level / (root * following * (root + following))
 
 
-def levels(texts: Sequence[Sequence[int]], level: float) -> Float[np.ndarray, " texts"]:
-    """Return the levels at which a fixed sequence of texts is tested.
+def levels(
+    texts: Sequence[Sequence[int]], level: float, boilerplate: Sequence[Sequence[int]] = ()
+) -> Float[np.ndarray, " texts"]:
+    """Return the levels at which a fixed sequence of texts is tested, after these texts of
+    boilerplate were registered.
 
     As long as all answers are "no", these are the levels of any user who asks the same texts.
     """
     state = Public(None, level, {})
+    for ids in boilerplate:
+        state.register(runs(ids))
     level_of_text = {}
     for ids in map(tuple, texts):
         runs_of_text = runs(ids)
@@ -154,6 +180,22 @@ class Public:
         """Release the file."""
         self._file.close()
 
+    def register(self, runs: NDArray[np.uint64]) -> None:
+        """Register a text's runs as boilerplate, which makes no texts neighbours.
+
+        Raises:
+            GaussMarkError: if a query was already answered.
+        """
+        with self._changing() as file:
+            n_queries = self._number("SELECT COUNT(*) FROM questions")
+            if n_queries:
+                raise GaussMarkError(
+                    f"{self.name}: expected boilerplate before the first query, got it after"
+                    f" {n_queries:,} queries; begin a new state"
+                )
+            rows = [(run, BOILERPLATE) for run in runs.view(np.int64).tolist()]
+            file.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?)", rows)
+
     def answer(self, text: str, runs: NDArray[np.uint64], p_value: float) -> bool:
         """Return whether a text is called detected; the answer is stored on disk first.
 
@@ -166,6 +208,7 @@ class Public:
             if earlier is not None:
                 return bool(earlier[0])
             level, joined = self.next(runs)
+            runs = self._counted(runs)
             is_detected = bool(p_value <= level)
             row = [text, len(runs), is_detected]
             new = file.execute("INSERT INTO questions VALUES (NULL, ?, ?, ?)", row).lastrowid
@@ -178,12 +221,23 @@ class Public:
 
     def next(self, runs: NDArray[np.uint64]) -> tuple[float, list[int]]:
         """Return the level at which a text would be tested now, and the neighbourhoods it joins."""
+        runs = self._counted(runs)
         signed_runs = runs.view(np.int64).tolist()
         values = {"shared": SHARED, "n_runs": len(runs), "runs": str(signed_runs)}
         rows = self._file.execute(NEIGHBOURHOODS, values).fetchall()
         counts = dict(rows)  # neighbourhood → how many texts it has
         question = 1 + max(counts.values(), default=0)
         return level_of(question, self.level), list(counts)
+
+    def _counted(self, runs: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The runs by which a text has neighbours: those that are not registered, or all of them
+        if too few are not.
+        """
+        values = {"runs": str(runs.view(np.int64).tolist()), "boilerplate": BOILERPLATE}
+        rows = self._file.execute(REGISTERED, values).fetchall()
+        registered = np.array(rows, dtype=np.int64).reshape(-1).view(np.uint64)
+        is_own = ~np.isin(runs, registered)
+        return runs[is_own] if is_own.mean() >= LEAST_OWN else runs
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:

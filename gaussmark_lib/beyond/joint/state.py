@@ -23,6 +23,7 @@ import torch
 
 from gaussmark_lib import files
 from gaussmark_lib.beyond.joint import directions
+from gaussmark_lib.beyond.joint.bets import Bet
 from gaussmark_lib.beyond.joint.memory import Memory
 from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.engine.terms import Factors
@@ -35,7 +36,8 @@ ANY_FORMAT = re.compile(rb"gaussmark joint state \d+")
 # Bytes: room for 2,700 texts at the embedded model's default weight, or for about 145 texts of 200
 # tokens at that of an 8-billion-parameter model.
 BUDGET = 2 << 30
-HEAD = ("budget", "purpose", "log_e", "n_texts", "notes")  # attributes in the line of JSON
+# Attributes in the line of JSON. A file without bets and wealths has the log_e of one bet.
+HEAD = ("budget", "purpose", "log_e", "bets", "wealths", "n_texts", "notes")
 
 
 class State:
@@ -58,6 +60,8 @@ class State:
         self.purpose: dict[str, Any] | None = None
         self.memory: Memory | None = None
         self.log_e: dict[str, float] = {}  # key id → log E_n (``stream``)
+        self.bets: list[Bet] = []  # the bets that hold the wealth; none yet
+        self.wealths: dict[str, list[float]] = {}  # key id → log of the wealth of each bet
         self.n_texts = 0
         self.notes: dict[str, Any] = {}
 
@@ -91,6 +95,14 @@ class State:
         has_float64 = device.type != "mps"
         self.memory.directions.to(device if has_float64 else torch.device("cpu"))
         return self.memory
+
+    def bet_on(self, of_stream: Sequence[Bet]) -> None:
+        """Divide the wealth of each key equally among these bets, unless they hold it already."""
+        if self.bets != list(of_stream):
+            self.bets = list(of_stream)
+            for key_id, log_e in self.log_e.items():
+                stake = log_e - float(np.log(len(of_stream)))
+                self.wealths[key_id] = [stake] * len(of_stream)
 
     def save(self, path: str | Path) -> None:
         """Write the state to a file of mode 0600, completely or not at all.
@@ -157,6 +169,7 @@ class State:
                 state = cls()
                 for name, value in json.loads(file.readline()).items():
                     setattr(state, name, value)
+                state.bets = [Bet(*bet) for bet in state.bets]
                 if state.purpose:
                     state.memory = _memory(file, state)
         except OSError as error:

@@ -1,17 +1,13 @@
 """A stream of texts under one key: the new evidence of each text, and a running test of them all.
 
-After n texts, the evidence for "a share π of these texts carries the key" is
+The running evidence E_n for "some of these texts carry the key" is the wealth of bets on the
+innovations (``bets``). A bet needs the mean of r_i that is predicted if text i carries the key. In
+the linear regime this is
 
-    E_n = Π_{i ≤ n} (1 − π + π e_i),   e_i = exp(λ_i r_i − λ_i²/2),   λ_i = σ‖G_i‖s_i
+    λ_i = σ‖G_i‖s_i
 
-λ_i is the mean of r_i that is predicted if text i carries the key (in the linear regime). It is
-known without the key.
-
-**Proposition 3 (a stream may be watched).** If no text carries the key, P(sup_n E_n ≥ 1/α) ≤ α.
-This holds for one key, at any stopping time, and for any texts, even texts chosen by looking at the
-earlier answers. *Proof.* Given everything before text i, λ_i is fixed and r_i is N(0, 1) (``law``,
-proposition 2). So e_i has the mean exp(λ²/2 − λ²/2) = 1, and so has its factor. E_n is a martingale
-that is never negative and begins at 1, and the bound is Ville's inequality. ∎
+which is known without the key. E_n may be looked at after every text: if no text carries the key,
+P(sup_n E_n ≥ 1/α) ≤ α (proposition 3 in ``bets``).
 
 In a stream with watermarked texts, the innovations of the other texts are N(0, 1) to first order
 only, because watermarked gradients depend on z.
@@ -24,10 +20,13 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 from transformers import PreTrainedModel
 
 from gaussmark_lib import gradients, perturb, score
-from gaussmark_lib.beyond.joint import directions
+from gaussmark_lib.beyond.joint import bets, directions
+from gaussmark_lib.beyond.joint.bets import Bet
+from gaussmark_lib.beyond.joint.bets import log_bets as log_bets  # its earlier place
 from gaussmark_lib.beyond.joint.memory import GIVEN, Answer
 from gaussmark_lib.beyond.joint.state import State
 from gaussmark_lib.errors import (
@@ -61,7 +60,7 @@ def sequence(
     wm: Watermark,
     keys: Sequence[Key],
     *,
-    share: float = 0.1,
+    share: float | None = None,
     state: State | None = None,
     given: tuple[Texts, Texts] | None = None,
     token_weights: Weigh | None = None,
@@ -77,7 +76,8 @@ def sequence(
         model, prompts, responses, wm, keys, token_weights, dtype, batch_size, on_error: as in
             ``score.score``, with one function as ``token_weights``; texts are in the order of the
             stream.
-        share: π, the share of watermarked texts that the running evidence bets on.
+        share: π, the share of watermarked texts that the running evidence bets on. None divides the
+            first wealth among bets on several shares and strengths (``bets.MIXTURE``).
         state: the earlier texts and answers. **The state is extended.** Without a state, the stream
             begins here and is not stored. A stream that is cut and resumed differs only by
             rounding.
@@ -104,7 +104,8 @@ def sequence(
 
     It raises the errors of ``score.score``, too.
     """
-    share = require_between(share, "share", high=1)
+    if share is not None:
+        share = require_between(share, "share", high=1)
     require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
     wm, keys = perturb.ready(model, wm, keys)
     require_single(wm, "a stream")
@@ -138,7 +139,7 @@ def sequence(
         state.n_texts += 1
         promised = wm.sigma * gradient.norm * answer.residual  # λ
         rows_of_text = score.table([(gradient, answer.psi)], {gradient.text: ids})
-        rows.append(rows_of_text.assign(**_evidence(promised, answer, share, state)))
+        rows.append(rows_of_text.assign(**_evidence(promised, answer, bets.of(share), state)))
     for text in failed or ():
         rows.append(score.failure(text, responses[text], ids))
     table = pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)
@@ -150,25 +151,18 @@ def sequence(
     return table
 
 
-def log_bets(
-    innovation: NDArray[np.float64], promised: NDArray[np.float64] | float, share: float
-) -> NDArray[np.float64]:
-    """Return log(1 − π + π exp(λr − λ²/2)) for each innovation r, with λ = ``promised``.
-
-    It is what the text adds to log E.
-    """
-    log_not_marked = np.log1p(-share)
-    log_marked = np.log(share) + promised * innovation - np.square(promised) / 2
-    return np.logaddexp(log_not_marked, log_marked)
-
-
-def _evidence(promised: float, answer: Answer, share: float, state: State) -> dict[str, object]:
+def _evidence(
+    promised: float, answer: Answer, of_stream: list[Bet], state: State
+) -> dict[str, object]:
     """The further columns of a text; its evidence is added to the state's."""
     r = np.nan_to_num(answer.innovation)
     if answer.residual:  # a repeated text is no new evidence
-        gains = log_bets(r, promised, share).tolist()
-        for key_id, gain in zip(state.log_e, gains, strict=True):
-            state.log_e[key_id] += gain
+        state.bet_on(of_stream)
+        gains = bets.gains(r, promised, of_stream)  # (bets, keys)
+        for key_id, of_key in zip(state.log_e, gains.T, strict=True):
+            wealths = of_key + state.wealths[key_id]  # logarithms, one per bet
+            state.wealths[key_id] = wealths.tolist()
+            state.log_e[key_id] = float(logsumexp(wealths))
     log_e = promised * r - promised**2 / 2
     return {
         "innovation": answer.innovation,

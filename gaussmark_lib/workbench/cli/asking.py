@@ -33,14 +33,15 @@ def stream(
     level: options.Level = 0.05,
     as_json: options.AsJson = False,
     share: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0,
             max=1,
-            help="Share of the stream's texts that you expect to be watermarked.",
+            help="Share of the stream's texts that you expect to be watermarked. Without it, the"
+            " evidence is mixed over shares from 0.01 to 0.3.",
             rich_help_panel=ADVANCED,
         ),
-    ] = 0.1,
+    ] = None,
     given: Annotated[
         list[str] | None,
         typer.Option(

@@ -66,7 +66,7 @@ def in_stream(
     question: Question,
     texts: Windows,
     state: joint.State,
-    share: float,
+    share: float | None,
     given: Windows | None,
 ) -> pd.DataFrame:
     """Score each text given all earlier answers, without a control key. Extends ``state``."""

@@ -29,7 +29,7 @@ class Streaming(Scoring):
 
     state: joint.State
     path: Path  # of the state
-    share: float  # of texts that are expected to be watermarked
+    share: float | None  # of texts that are expected to be watermarked; None: bets on several
     references: Sequence[Item]  # human texts of the stream's kind
 
     fields: ClassVar[list[str]] = [*FIELDS, "innovation", "residual", "log_e", "repeats"]

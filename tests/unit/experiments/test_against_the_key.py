@@ -132,3 +132,33 @@ def test_the_share_of_forged_text_is_told_next_to_its_law():
     sentence = key.forged_in_words(used, learnt)
     assert sentence.startswith("after 50 texts, forged text reaches **0.5 (")
     assert sentence.endswith("the law promises 0.60")
+
+
+def test_registered_letters_keep_the_level_of_a_first_query():
+    rng = np.random.default_rng(0)
+    texts = rng.integers(0, 4_000, (4, 48)).tolist()
+    psi = 4 + rng.standard_normal(300)
+    table = key.of_letters(texts, psi, 40, 0.05, seed=1)
+    assert table["letter"].max() == 40
+    of_rule = {rule: rows.set_index("letter") for rule, rows in table.groupby("rule")}
+    unregistered, registered = of_rule[key.UNREGISTERED], of_rule[key.REGISTERED]
+    first = public.level_of(1, 0.05)
+    assert (registered["level"] == first).all()
+    expected = [public.level_of(int(place), 0.05) for place in unregistered.index]
+    assert unregistered["level"].tolist() == expected, "all letters are one neighbourhood"
+    for rows in of_rule.values():
+        for row in rows.itertuples():
+            assert row.value == (norm.sf(psi) <= row.level).mean()
+    assert registered.loc[40, "value"] > unregistered.loc[40, "value"] + 0.2
+    assert key.last_letters(table)[key.REGISTERED]["level"] == first
+    assert f"**{unregistered.loc[40, 'value']:.3g} (" in key.letters_in_words(table)
+    [axes] = key.draw_letters(table, "300 texts").axes
+    assert axes.get_xscale() == "log"
+
+
+def test_letters_share_a_fifth_of_their_runs():
+    texts = np.random.default_rng(0).integers(0, 4_000, (4, 48)).tolist()
+    written, template = key.letters(texts, 5, 48, seed=0)
+    common = set(public.runs(written[0])) & set(public.runs(written[1]))
+    assert common == set(public.runs(template))
+    assert len(common) == 10 == np.ceil(46 / 5)

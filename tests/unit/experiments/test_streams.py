@@ -34,10 +34,43 @@ def test_marked_texts_stand_where_they_should_and_the_library_agrees():
         written = generate.sample(LM.model, PROMPTS[1:3], 20, seed=2)
     for place, prompt, text in zip((2, 5), PROMPTS[1:3], written, strict=True):
         prompts[place], responses[place] = prompt, text
-    table = joint.sequence(LM.model, prompts, responses, WM, [KEYS[1]])
     own = rows[(rows["key_id"] == KEYS[1].key_id) & (rows["every"] == 3)]
-    for name in ("psi", "innovation", "log_e"):
+    for share, log_e in ((streams.SHARE, "log_e"), (None, "log_mixture")):
+        table = joint.sequence(LM.model, prompts, responses, WM, [KEYS[1]], share=share)
+        np.testing.assert_allclose(own[log_e], table["log_e"], atol=2e-3)
+    for name in ("psi", "innovation"):
         np.testing.assert_allclose(own[name], table[name], atol=2e-3)
+    promised = WM.sigma * table["grad_norm"] * table["residual"]
+    np.testing.assert_allclose(own["promised"], promised, rtol=2e-3)
+
+
+def of_two_keys(innovation):
+    """Streams as ``mixed`` gives them: each key wrote every second of four texts."""
+    rows = [
+        {"key_id": key, "every": 2, "place": place, "marked": place % 2 == 1, "promised": 4.0}
+        for key in "ab"
+        for place in range(4)
+    ]
+    return pd.DataFrame(rows).assign(innovation=innovation)
+
+
+def test_the_mixture_finds_rare_keys_earlier_and_frequent_ones_hardly_later():
+    found = streams.until_found(of_two_keys(4.0), n_paths=40)
+    shares = streams.medians(found).set_index(["every", "bet"])
+    assert shares.loc[("1 in 5", streams.SINGLE), "value"] == 5, "one text with r = λ = 4"
+    assert shares.loc[("1 in 100", streams.EIGHT), "share"] == 1
+    assert shares.loc[("1 in 100", streams.SINGLE), "share"] < 0.5
+    assert 0.5 < streams.relative(found, 5).value < 1.5
+    assert streams.relative(found, 100).value < 0.5
+
+
+def test_texts_without_the_key_are_not_found():
+    found = streams.until_found(of_two_keys(0.0), [5], n_paths=400)
+    never = found.groupby("bet")["texts"].apply(lambda texts: np.isinf(texts).mean())
+    assert (never > 0.95 - 3.3 * np.sqrt(0.05 * 0.95 / 800)).all()
+    table = streams.medians(found)
+    assert (table["value"] == streams.HORIZON).all()
+    assert streams.relative(found, 5).value > 0.9
 
 
 def test_peeking_is_at_every_text_with_the_exact_deviation():
@@ -82,14 +115,18 @@ def test_asking_raises_psi_and_leaves_the_rest_to_chance():
     assert abs(np.mean([one["innovation"] for one in forged])) < 3.5 / np.sqrt(6)
     climbs = np.array([one["climb"] for one in forged])
     assert climbs.shape == (6, 4)
+    assert all(one["log_e"] >= 0 for one in forged)
+    assert np.mean([one["log_e"] >= np.log(20) for one in forged]) < 0.5
     assert climbs[:, -1].mean() > climbs[:, 0].mean()
 
 
 def test_innocent_keys_are_accused_by_each_watchers_rule():
     K, psi = np.ones((4, 4)), np.full((2, 4), 1.0)
     log_e = np.array([[0.0, 3.1, 0.0, 0.0], [0.0] * 4])
-    table = streams.accused({"docs": (psi, K, log_e)}).set_index("who stops")["value"]
+    wealths = {streams.BET: log_e, streams.MIXTURE: log_e + 3.0}
+    table = streams.accused({"docs": (psi, K, wealths)}).set_index("who stops")["value"]
     assert table[streams.BET] == 0.5, "log 20 is 3.0, and one key was above it"
+    assert table[streams.MIXTURE] == 1.0
     assert table[streams.KNOWN] == 0.0, "the mean of alike ψ is 1"
     assert table[streams.NAIVE] == 1.0, "√3 > 1.645"
 

@@ -94,3 +94,37 @@ def test_marked_spans_and_human_texts_are_scanned_under_keys_of_their_own():
     assert marked["psi"].iloc[2] == pytest.approx(alone["psi"].item(), rel=1e-3)
     alone = whose_text.scanned(LM, HUMAN[1:2], WM, [[fresh[1], fresh[4]]], block=4, seed=1)
     assert null["psi"].iloc[2:4].tolist() == pytest.approx(alone["psi"].tolist(), rel=1e-3)
+
+
+def test_copied_tokens_are_the_first_of_a_text_and_fill_their_share():
+    texts = [list(range(50 + i, 74 + i)) for i in range(5)]
+    mixed = whose_text.pasted(HUMAN, texts, 0.25, seed=2)
+    for i, (prompt, ids) in enumerate(mixed):
+        host_prompt, host = HUMAN[i % 3]
+        assert (prompt, len(ids)) == (host_prompt, 24)
+        starts = [j for j in range(19) if ids[j : j + 6] == texts[i][:6]]
+        assert any(ids[:j] + ids[j + 6 :] == host[:18] for j in starts)
+    assert whose_text.pasted(HUMAN, texts[:3], 0.0) == HUMAN
+
+
+def test_pasted_texts_are_scanned_under_their_key_and_named_by_the_codebook(written):
+    keys = [Key.from_seed(i) for i in range(3)]
+    ask = (LM, HUMAN, PROMPTS, WM, keys, [0.5])
+    scans = whose_text.scans_of_pasted(*ask, block=5, seed=1)
+    assert scans["share"].tolist() == [0.0] * 3 + [0.5] * 3
+    control = whose_text.scanned(LM, HUMAN[2:], WM, [keys[2:]], block=5, seed=1)
+    assert scans["psi"][2] == pytest.approx(control["psi"][0], rel=1e-3)
+    named = whose_text.named_when_pasted(LM, HUMAN, written, USERS, WM, BOOK, [0.5], seed=1)
+    assert named["author"].tolist() == [0, 0, 0, 49, 49, 49]
+    texts = [ids for responses in written for ids in responses]
+    prompt, ids = whose_text.pasted(HUMAN, texts, 0.5, seed=1)[4]
+    alone = tracing.attribute(LM.model, [prompt], [ids], WM, BOOK)
+    assert named["psi"][4] == pytest.approx(alone["psi"][0], rel=1e-3)
+    table = whose_text.of_pasted(scans, named).set_index(["copied", "test"])["value"]
+    assert table["human text alone", "best span"] == (scans["p_value"][:3] <= 0.05).mean()
+    assert table["copy-paste, 50%", "whole text"] == (scans["whole_p"][3:] <= 0.05).mean()
+    is_right = named["user"] == named["author"]
+    assert table["copy-paste, 50%", "user named"] == is_right.mean()
+    more = whose_text.more_by_scan(scans, 0.5).value
+    both = table["copy-paste, 50%"]
+    assert more == pytest.approx(both["best span"] - both["whole text"])

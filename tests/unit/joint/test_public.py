@@ -218,3 +218,60 @@ def test_two_processes_do_not_have_one_state(tmp_path):
     state.close()
     assert subprocess.run(other).returncode == 0
     Public(file, LEVEL, {}).close()
+
+
+def letters(n: int, n_shared: int = 12) -> list[list[int]]:
+    """Texts that share their first tokens with HUMAN, and nothing else."""
+    own = N - n_shared
+    start = 10 * N
+    return [
+        HUMAN[:n_shared] + list(range(start + i * own, start + (i + 1) * own)) for i in range(n)
+    ]
+
+
+def test_letters_of_one_template_are_first_queries_once_it_is_registered():
+    texts = letters(60)
+    at = [public.level_of(j, LEVEL) for j in range(1, 61)]
+    assert public.levels(texts, LEVEL).tolist() == at, "one neighbourhood"
+    registered = public.levels(texts, LEVEL, [HUMAN[:12]])
+    assert (registered == at[0]).all()
+    copies = [washed(texts[0], i) for i in range(4)]
+    after = public.levels([*texts, *copies], LEVEL, [HUMAN[:12]])
+    assert after[-4:].tolist() == at[1:5], "copies of one letter are still neighbours"
+
+
+def test_a_text_that_is_mostly_boilerplate_counts_with_all_its_runs():
+    texts = [HUMAN, *(washed(HUMAN, i) for i in range(4))]
+    at = [public.level_of(j, LEVEL) for j in range(1, 6)]
+    assert public.levels(texts, LEVEL, [HUMAN]).tolist() == at
+    # of 38 runs, 19 or 18 are not registered
+    for n_shared, is_first in ((21, True), (22, False)):
+        second = public.levels(letters(2, n_shared), LEVEL, [HUMAN[:n_shared]])[1]
+        assert (second == at[0]) == is_first
+
+
+@pytest.mark.parametrize("asker", ASKERS)
+def test_with_boilerplate_the_first_yes_of_a_neighbourhood_keeps_its_level(asker):
+    """Also if a part of the framed text was registered, and after honest letters."""
+    rng = np.random.default_rng(3)
+    texts = [ASKERS[asker](i, rng) for i in range(16)]
+    p = norm.sf(KEYS @ np.stack([unit(ids) for ids in texts]).T)
+    levels = public.levels(texts, LEVEL, [HUMAN[:12]])
+    n_first = (levels == public.level_of(1, LEVEL)).sum()  # at least one per neighbourhood
+    assert below((p <= levels).any(1), LEVEL * n_first)
+    assert (levels <= public.level_of(1, LEVEL)).all()
+    assert below(p[:, -1] <= levels[-1], public.level_of(1, LEVEL))
+
+
+def test_boilerplate_is_kept_in_the_file_and_closed_with_the_first_query(tmp_path):
+    file = tmp_path / "state"
+    state = Public(file, LEVEL, {})
+    state.register(public.runs(HUMAN[:12]))
+    state.register(public.runs(HUMAN[:12]))
+    state.close()
+    state = Public(file, LEVEL, {})
+    for ids in letters(2):
+        assert asked_at(state, ids, public.level_of(1, LEVEL))
+    with pytest.raises(GaussMarkError, match="before the first query, got it after 2 queries"):
+        state.register(public.runs(MARKED))
+    state.close()

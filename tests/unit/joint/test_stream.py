@@ -3,13 +3,14 @@ texts, and texts that cannot be tested.
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_models
 from scipy.stats import norm
 
 from gaussmark_lib import score
 from gaussmark_lib.beyond import joint
-from gaussmark_lib.beyond.joint import stream
+from gaussmark_lib.beyond.joint import bets, stream
 from gaussmark_lib.errors import GaussMarkError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.weights import Watermark
@@ -27,6 +28,22 @@ def test_evidence_is_the_product_of_its_bets(model, wm):
         e = np.exp(promised * rows["innovation"] - promised**2 / 2)
         np.testing.assert_allclose(rows["e_value"], e, rtol=1e-12)
         np.testing.assert_allclose(np.exp(rows["log_e"]), np.cumprod(1 - 0.3 + 0.3 * e), rtol=1e-10)
+
+
+def test_without_a_share_the_evidence_is_the_mixture_s_also_in_parts(model, wm):
+    table = joint.sequence(model, X, Y, wm, KEYS)
+    state = joint.State()
+    parts = [
+        joint.sequence(model, X[part], Y[part], wm, KEYS, state=state)
+        for part in (slice(5), slice(5, 12))
+    ]
+    in_parts = pd.concat(parts, ignore_index=True)
+    for of_stream in (table, in_parts):
+        for _, rows in of_stream.groupby("key_id"):
+            promised = (wm.sigma * rows["grad_norm"] * rows["residual"]).to_numpy()
+            r = rows["innovation"].to_numpy()
+            log_e = bets.log_evidence(r[None], promised)
+            np.testing.assert_allclose(rows["log_e"], log_e[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("promised", [0.3, 1.5, 4.0])
@@ -52,13 +69,15 @@ def test_psi_and_what_else_is_scored_are_those_of_score(model, wm):
 
 def test_given_texts_make_no_rows_and_no_bets(model, wm):
     state = joint.State()
-    table = joint.sequence(model, X[5:], Y[5:], wm, KEYS, given=(X[:5], Y[:5]), state=state)
-    one_go = joint.sequence(model, X, Y, wm, KEYS)
+    table = joint.sequence(
+        model, X[5:], Y[5:], wm, KEYS, share=0.1, given=(X[:5], Y[:5]), state=state
+    )
+    one_go = joint.sequence(model, X, Y, wm, KEYS, share=0.1)
     assert (len(table), state.n_texts, state.n_kept) == (7 * 3, 7, 12)
     np.testing.assert_allclose(table["innovation"], one_go["innovation"][15:], rtol=1e-4, atol=1e-5)
     log_e = one_go["log_e"].to_numpy().reshape(-1, 3)
-    bets = table["log_e"].to_numpy().reshape(-1, 3)
-    np.testing.assert_allclose(bets, log_e[5:] - log_e[4], atol=1e-3)
+    gains = table["log_e"].to_numpy().reshape(-1, 3)
+    np.testing.assert_allclose(gains, log_e[5:] - log_e[4], atol=1e-3)
 
 
 def test_the_same_text_twice_is_one_text(model, wm):
