@@ -118,6 +118,8 @@ OTHER = {
         "n_pilot": 2,
         "batch_size": 7,
         "n_few": 2,
+        "n_corrected": 4,
+        "n_correction": 2,
         "beams": 3,
         "n_edited": 3,
         "temperatures": [0.7, 0.0],
