@@ -24,12 +24,11 @@ from scipy.stats import binom, norm, spearmanr
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_experiments import robustness
+from gaussmark_experiments import quality, robustness
 from gaussmark_experiments.one_key_in_production import Human
 from gaussmark_lib import (
     divergence,
     generate,
-    likelihood,
     models,
     perturb,
     stats,
@@ -47,6 +46,7 @@ from gaussmark_lib.workbench import answers, record, runs
 from gaussmark_lib.workbench.pairs import Pairs, means, shares
 from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
+from gaussmark_lib.workbench.quality import compare
 from gaussmark_lib.workbench.runs.folder import Run
 from gaussmark_lib.workbench.words import number
 
@@ -62,6 +62,7 @@ COLUMNS = ("GaussMark", AT_COST, "KGW-1", "KGW-2", "SynthID", "Gumbel-max")  # o
 # Names of the two costs. The first has the number of its texts in brackets.
 UNDER_ONE_KEY = "KL under one key"
 OVER_KEYS = "Δ cross-entropy over keys"
+STATISTIC = "statistic"  # a measure: ψ, or KGW's z
 TASKS = {  # kind of answer: (forms of a request, subjects)
     "code": (
         (
@@ -206,7 +207,8 @@ def prices_along(
         log_p = wide(p).log_softmax(-1)
         entropy = torch.special.entr(log_p.exp()).sum()
         costs = []  # of each marked model: (kl, change), summed over places
-        for q in _marked_logits(lm, scheme, key, inputs, p):
+        [marked] = _marked_logits(lm, scheme, key, inputs, p, [1.0])
+        for q in marked:
             log_q = wide(q).log_softmax(-1)
             crossed = -(log_q.exp() * log_p).sum()
             kl = (log_q.exp() * (log_q - log_p)).sum()
@@ -222,8 +224,9 @@ def _marked_logits(
     key: Key,
     inputs: Mapping[str, Tensor],
     plain_logits: Float[Tensor, "_ tokens vocabulary"],
-) -> list[Float[Tensor, "_ tokens vocabulary"]]:
-    """Logits under the key: for noise, of the model at θ + ξ and at θ − ξ."""
+    temperatures: Sequence[float],
+) -> list[list[Float[Tensor, "_ tokens vocabulary"]]]:
+    """Logits under the key at each temperature: for noise, of the model at θ + ξ and at θ − ξ."""
     n_tokens = plain_logits.shape[1]
     if isinstance(scheme, GaussMark):
         placed = scheme.wm.on(lm.model)
@@ -232,13 +235,17 @@ def _marked_logits(
         for sign in (1, -1):
             with perturb.moved(placed, [sign * xi]):
                 marked.append(divergence.logits(lm.model, inputs, n_tokens))
-        return marked
+        return [[logits / temperature for logits in marked] for temperature in temperatures]
     process = scheme.processor_of_rows(lm.model, [key])
     ids = inputs["input_ids"]
     start = ids.shape[1] - n_tokens
-    # a processor sees the tokens so far, and changes the logits of the next one
-    steps = [process(ids[:, : start + t], plain_logits[:, t]) for t in range(n_tokens)]
-    return [torch.stack(steps, dim=1)]
+    marked = []
+    for temperature in temperatures:
+        # a processor sees the tokens so far, and changes the logits of the next one
+        shaped = plain_logits / temperature
+        steps = [process(ids[:, : start + t], shaped[:, t]) for t in range(n_tokens)]
+        marked.append([torch.stack(steps, dim=1)])
+    return marked
 
 
 def at_equal_price(
@@ -278,16 +285,226 @@ def at_prices_of(
     """Return ``wm`` with the σ of KGW's KL, and with the σ of KGW's change of the cross-entropy
     over keys (:func:`prices_along`), both on n prompts of the pilot and keys of their own.
     """
-    prompts = texts.prompts(lm, text, n, prompt_tokens, split="pilot")
-    first_seed = 1_000_000 * seed + 900_000  # beyond the keys of the pairs of this seed
-    keys = [Key.from_seed(first_seed + i) for i in range(n)]
-    pilot = Pairs(prompts, keys)
-    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
-    rival = KGW(bias, keys[0])
+    pilot, plain = _pilot(lm, text, n, prompt_tokens, n_tokens, seed, **sampling)
+    rival = KGW(bias, pilot.keys[0])
     at_kl = at_equal_price(lm, wm, rival, pilot, plain, "kl")
     # starts from the solution for KL, which is near
     at_change = at_equal_price(lm, at_kl, rival, pilot, plain, "change")
     return at_kl, at_change
+
+
+def _pilot(
+    lm: models.LM, text: str, n: int, prompt_tokens: int, n_tokens: int, seed: int, **sampling
+) -> tuple[Pairs, Texts]:
+    """n prompts of the pilot with keys of their own, and the model's plain texts after them."""
+    prompts = texts.prompts(lm, text, n, prompt_tokens, split="pilot")
+    first_seed = 1_000_000 * seed + 900_000  # beyond the keys of the pairs of this seed
+    keys = [Key.from_seed(first_seed + i) for i in range(n)]
+    plain = generate.sample(lm.model, prompts, n_tokens, seed=seed, **sampling)
+    return Pairs(prompts, keys), plain
+
+
+def cancelling_temperatures(
+    lm: models.LM,
+    tried: Mapping[str, Scheme],
+    text: str,
+    n: int,
+    prompt_tokens: int,
+    n_tokens: int,
+    *,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Choose for each scheme the temperature that cancels its cost over keys, on n plain texts of
+    the pilot. The key is not needed to use it.
+
+    A temperature τ changes the mean surprisal of the next token by V·(τ − 1) to first order, where
+    V is the variance of the surprisal. So τ = 1 − change / V, with the change of
+    :func:`prices_along`.
+    """
+    pilot, plain = _pilot(lm, text, n, prompt_tokens, n_tokens, seed)
+    variance = divergence.surprisal(lm.model, pilot.prompts, plain).variance.mean()
+    return {
+        name: float(1 - prices_along(lm, scheme, pilot, plain)["change"].mean() / variance)
+        for name, scheme in tried.items()
+    }
+
+
+@torch.no_grad()
+def distances_over_keys(
+    lm: models.LM,
+    scheme: Scheme,
+    pairs: Pairs,
+    plain: Texts,
+    temperatures: Sequence[float],
+    n_keys: int = 4,
+) -> pd.DataFrame:
+    """Measure how far the next token of a scheme, averaged over keys, is from that of the base
+    model at temperature 1, along plain texts, nats per token.
+
+    With q̄ the mean over keys, KL(q̄ ‖ p) = ½ Σ_v (q̄(v) − p(v))²/p(v) to second order. For two
+    keys, (q_k − p)(q_l − p) has the mean (q̄ − p)². So the mean over pairs of keys is unbiased. For
+    noise, q_k is the mean over ξ and −ξ. Text i takes the keys of ``n_keys`` pairs from number i
+    on, two or more.
+
+    Returns:
+        A row per text, and a column per temperature.
+    """
+    rows = []
+    for i, (prompt, text) in enumerate(zip(pairs.prompts, plain, strict=True)):
+        keys = [pairs.keys[(i + j) % pairs.n] for j in range(n_keys)]
+        inputs, _ = divergence.laid_out(lm.model, [(prompt, text)])
+        plain_logits = divergence.logits(lm.model, inputs, len(text))
+        p = wide(plain_logits).softmax(-1)  # (1, places, vocabulary)
+        total = torch.zeros(len(temperatures), *p.shape[1:])  # Σ_k (q_k − p)/√p
+        squares = torch.zeros_like(total)
+        for key in keys:
+            marked = _marked_logits(lm, scheme, key, inputs, plain_logits, temperatures)
+            for i_temperature, of_temperature in enumerate(marked):
+                q = torch.cat([wide(logits).softmax(-1) for logits in of_temperature]).mean(0)
+                excess = ((q - p[0]) / p[0].clamp_min(1e-30).sqrt()).cpu()
+                total[i_temperature] += excess
+                squares[i_temperature] += excess**2
+        products = (total**2 - squares).double().sum((1, 2)) / (n_keys * (n_keys - 1))
+        rows.append((products / (2 * len(text))).tolist())
+    return pd.DataFrame(rows, columns=[*temperatures])
+
+
+def distances(
+    lm: models.LM,
+    tried: Mapping[str, Scheme],
+    cooler: Mapping[str, float],
+    pairs: Pairs,
+    plain: Texts,
+    n_keys: int = 4,
+) -> pd.DataFrame:
+    """Return the :func:`distances_over_keys` of each scheme at temperature 1 and at the temperature
+    that cancels its cost: ``scheme, text, temperature, before, after``.
+    """
+    tables = []
+    for name, temperature in cooler.items():
+        n = min(n_keys, pairs.n)
+        both = [1.0, temperature]
+        table = distances_over_keys(lm, tried[name], pairs, plain[: pairs.n], both, n)
+        table.columns = ["before", "after"]
+        tables.append(table.assign(scheme=name, text=table.index, temperature=temperature))
+    return pd.concat(tables, ignore_index=True)
+
+
+def corrected(
+    lm: models.LM,
+    tried: Mapping[str, Scheme],
+    cooler: Mapping[str, float],
+    pairs: Pairs,
+    written: Mapping[str, Texts],
+    plain: Sequence[Texts],
+    *,
+    seed: int = 0,
+    batch_size: int = 64,
+) -> pd.DataFrame:
+    """Write each scheme's texts again at the temperature that cancels its cost, and plain texts at
+    the same temperature. Compare all of them with plain texts at temperature 1, of which the first
+    draw is the control.
+
+    Returns:
+        ``measure, model, key`` (the pair's number), ``change``. The measures are ``STATISTIC`` (ψ
+        or z), ``OVER_KEYS``, ``classifier`` (held-out texts told from plain texts, minus ½),
+        ``distinct_2`` and ``length``.
+    """
+    n_tokens = len(plain[0][0])
+    references = [draw[: pairs.n] for draw in plain[1:]]
+    contenders = {CONTROL: plain[0][: pairs.n]}
+    marks = {}  # contender → the scheme that wrote it
+    for name, temperature in cooler.items():
+        options = {"temperature": temperature, "batch_size": batch_size}
+        scheme = tried[name]
+        marks |= {name: scheme, cooled(name): scheme}
+        contenders[name] = written[name][: pairs.n]
+        contenders[cooled(name)] = scheme.generate(
+            lm.model, pairs.prompts, n_tokens, keys=pairs.keys, seed=seed, **options
+        )
+        contenders[cooled(f"plain, as {name}")] = generate.sample(
+            lm.model, pairs.prompts, n_tokens, seed=seed + 1, **options
+        )
+    change = changes(lm, pairs, contenders, [contenders[CONTROL], *references])
+    numbers = range(pairs.n)
+    tables = [compare.changes(OVER_KEYS, name, numbers, nats) for name, nats in change.items()]
+    for name, scheme in marks.items():
+        scores = scheme.score(lm.model, pairs.prompts, contenders[name], pairs.keys)
+        tables.append(compare.changes(STATISTIC, name, numbers, scores["statistic"]))
+    # one key per text, so that all measures are over keys
+    tables.append(quality.told_apart(lm, pairs.prompts, references, contenders, 1))
+    tables.append(quality.varied(lm, references, contenders, pairs.n))
+    table = pd.concat(tables, ignore_index=True)
+    is_held_out = table["measure"] == "classifier"
+    held_out = table.groupby(["measure", "model"]).cumcount()
+    return table.assign(key=table["key"].mask(is_held_out, held_out))
+
+
+def cooled(name: str) -> str:
+    """Name a contender at its lower temperature."""
+    return f"{name}, cooler"
+
+
+def kept_statistic(corrected: pd.DataFrame, scheme: str) -> stats.Estimate:
+    """Divide the mean statistic of a scheme's corrected texts by that of its texts at temperature
+    1, over pairs.
+    """
+    of_texts = corrected[corrected["measure"] == STATISTIC]
+    statistic = of_texts.pivot(index="key", columns="model", values="change")
+    return stats.ratio(statistic[cooled(scheme)], statistic[scheme])
+
+
+def change_left(corrected: pd.DataFrame, scheme: str) -> stats.Estimate:
+    """Return the Δ cross-entropy over keys of a scheme's corrected texts."""
+    is_cost = corrected["measure"] == OVER_KEYS
+    is_cooled = corrected["model"] == cooled(scheme)
+    return stats.interval(corrected.loc[is_cost & is_cooled, "change"])
+
+
+def distance_left(distances: pd.DataFrame, scheme: str) -> stats.Estimate:
+    """Divide a scheme's mean :func:`distances` after the correction by that before."""
+    rows = distances[distances["scheme"] == scheme]
+    return stats.ratio(rows["after"], rows["before"])
+
+
+def draw_correction(corrected: pd.DataFrame, distances: pd.DataFrame, caption: str) -> Figure:
+    """Draw each scheme's cost over keys and distance over keys, before and after the correction."""
+    costs = means(corrected[corrected["measure"] == OVER_KEYS], ["model"], "change")
+    far = distances.melt(["scheme"], ["before", "after"], "when", "nats")
+    name = far["scheme"].where(far["when"] == "before", far["scheme"].map(cooled))
+    far = means(far.assign(model=name), ["model"], "nats")
+    table = pd.concat([costs.assign(panel="surprisal"), far.assign(panel="next token")])
+    figure = panels(
+        table,
+        "model",
+        panel="panel",
+        sharey=False,
+        ylabel="distance from plain text over keys, nats per token",
+        at={"plain text at temperature 1": 0},
+        title="A lower temperature: which distance from plain text does it remove?",
+        caption=f"{caption}; 95% intervals",
+    )
+    return record.save_figure(figure, "correction")
+
+
+def correction_in_words(corrected: pd.DataFrame, distances: pd.DataFrame) -> str:
+    """Word what the correction does to each scheme, and which measures still see its texts."""
+    differs = compare.summary(corrected).set_index(["model", "measure"])["differs"]
+    sentences = []
+    for name, rows in distances.groupby("scheme", sort=False):
+        cost = change_left(corrected, name)
+        kept = kept_statistic(corrected, name)
+        left = distance_left(distances, name)
+        of_texts = differs[cooled(name)].drop([STATISTIC, OVER_KEYS])
+        seen = [measure for measure, is_seen in of_texts.items() if is_seen]
+        sentences.append(
+            f"**{name}** at temperature {rows['temperature'].iloc[0]:.3f}: the cost over keys is"
+            f" {cost}; the statistic is {kept.value:.2f} ({kept.low:.2f} to {kept.high:.2f}) times"
+            f" that at temperature 1; **{left.value:.0%}** ({left.low:.0%} to {left.high:.0%}) of"
+            f" the next token's distance over keys is left; a difference from plain text is seen"
+            f" by: {', '.join(seen) or 'no measure'}."
+        )
+    return " ".join(sentences)
 
 
 def plain_texts(lm: models.LM, pairs: Pairs, n_tokens: int, n_draws: int, **options) -> list[Texts]:
@@ -621,14 +838,7 @@ def changes(
     """
     contenders = {CONTROL: plain[0], **written}
     references = plain[1:]
-    nats = [_cross_entropy(lm, pairs, texts) for texts in contenders.values()]
-    base = [_cross_entropy(lm, pairs, texts) for texts in references]  # one row per reference draw
-    return dict(zip(contenders, nats - np.mean(base, axis=0), strict=True))
-
-
-def _cross_entropy(lm: models.LM, pairs: Pairs, texts: Texts) -> np.ndarray:
-    """−(1/T) log p_θ of each text after its pair's prompt."""
-    return likelihood.cross_entropy(lm.model, texts, prompts=pairs.prompts)
+    return quality.surprisal_changes(lm, pairs.prompts, contenders, references)
 
 
 def divergences(
@@ -1206,6 +1416,7 @@ def measures(
     edits: pd.DataFrame,
     ways: pd.DataFrame,
     one_key: pd.DataFrame,
+    equivalent: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Return what decides between the schemes, from the tables of a run: ``measure, note, sign,
     scheme, value, low, high, in_words``. A scheme is better if sign · value is larger.
@@ -1223,6 +1434,12 @@ def measures(
         ]
         part = rows.assign(measure=name, note=note, sign=-1, in_words=in_words_of_rows)
         parts.append(part)
+
+    if equivalent is not None:  # older records lack it
+        note = f"of plain text that is as surprising, {equivalent['n'].iloc[0]} texts"
+        in_words_of_rows = quality.temperatures_with_intervals(equivalent)
+        part = equivalent.assign(measure="equivalent temperature", note=note, sign=-1)
+        parts.append(part.assign(in_words=in_words_of_rows))
 
     after = by_version(edits)
     version = after.loc[after["edit"] != UNEDITED, "version"].iloc[0]
@@ -1291,8 +1508,12 @@ def at_a_glance(notebook: str) -> HTML:
     """
     table = []
     for run in runs.references(notebook):
-        names = [*inspect.signature(measures).parameters]
-        if not all(answers.has_table(run, name) for name in names):
+        parameters = inspect.signature(measures).parameters
+        names = [name for name in parameters if answers.has_table(run, name)]
+        needed = [
+            name for name in parameters if parameters[name].default is inspect.Parameter.empty
+        ]
+        if not set(needed) <= set(names):
             continue
         found = measures(**{name: run.table(name) for name in names})
         for measure, rows in found.groupby("measure", sort=False):

@@ -925,6 +925,59 @@ def equal_temperature(temperature: pd.DataFrame, price: float) -> float:
     return 1 + 0.1 * float(np.sqrt(price / of_tenth))
 
 
+def surprisal_changes(
+    lm: models.LM, prompts: Texts, own: Mapping[str, Texts], references: Sequence[Texts]
+) -> dict[str, np.ndarray]:
+    """Return the cross-entropy of each contender's texts under the base model, minus the mean over
+    reference draws after the same prompts: nats per token, one number per prompt.
+    """
+
+    def nats(responses: Texts) -> np.ndarray:
+        return likelihood.cross_entropy(lm.model, responses, prompts=prompts)
+
+    base = np.mean([nats(draw) for draw in references], axis=0)
+    return {name: nats(responses) - base for name, responses in own.items()}
+
+
+def equivalent_temperatures(
+    lm: models.LM,
+    prompts: Texts,
+    change: Mapping[str, np.ndarray],
+    plain: Sequence[Texts],
+    cluster: np.ndarray | None = None,
+) -> pd.DataFrame:
+    """Return the temperature at which plain text is as surprising as each contender's texts
+    (``divergence.equivalent_temperature``): ``scheme, value, low, high, n``.
+
+    Args:
+        change: of :func:`surprisal_changes`, by contender.
+        plain: draws of plain texts at temperature 1 after the prompts, which give the slope.
+        cluster: a label for each prompt.
+    """
+    draws = [ids for of_draw in plain for ids in of_draw]
+    found = divergence.surprisal(lm.model, [*prompts] * len(plain), draws)
+    slopes = divergence.temperature_slopes(found).reshape(len(plain), -1).mean(0)  # (prompts,)
+    rows = []
+    for name, nats in change.items():
+        estimate = divergence.equivalent_temperature(nats, slopes, cluster=cluster)
+        rows.append({"scheme": name, **estimate.row()})
+    return pd.DataFrame(rows)
+
+
+def temperatures_with_intervals(equivalent: pd.DataFrame) -> list[str]:
+    """Word each row of :func:`equivalent_temperatures`."""
+    return [f"{row.value:.3f} ({row.low:.3f} to {row.high:.3f})" for row in equivalent.itertuples()]
+
+
+def equivalents_in_words(equivalent: pd.DataFrame) -> str:
+    """Word the temperature that costs as much as each contender."""
+    in_words_of_rows = temperatures_with_intervals(equivalent)
+    named = zip(equivalent["scheme"], in_words_of_rows, strict=True)
+    listed = "; ".join(f"**{name}** {temperature}" for name, temperature in named)
+    n = int(equivalent["n"].max())
+    return f"Plain text is as surprising at temperature: {listed}. The intervals rest on n = {n}."
+
+
 def temperatures_in_words(temperature: pd.DataFrame) -> str:
     """Word the price of temperature 1.1 next to the price of ψ = 4, the length at which both are
     equal, and the temperatures that cost as much as ψ = 4.

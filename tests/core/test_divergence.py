@@ -7,9 +7,9 @@ import pytest
 import torch
 from tiny_models import ONE_WEIGHT, build, random_ids
 
-from gaussmark_lib import divergence, perturb
+from gaussmark_lib import divergence, likelihood, perturb
 from gaussmark_lib.beyond.schemes import GumbelMax, SynthID
-from gaussmark_lib.errors import PerturbedModelError
+from gaussmark_lib.errors import InvalidTextError, PerturbedModelError
 from gaussmark_lib.kgw import KGW
 
 SHORT_PROMPTS = random_ids(np.random.default_rng(0), 3, 9, 5)
@@ -126,3 +126,80 @@ def test_a_shorter_text_beside_a_longer_one_has_its_own(model, scheme):
     alone = [scheme.divergences(model, [x], [y])[0] for x, y in pairs]
     together = scheme.divergences(model, SHORT_PROMPTS, responses)
     np.testing.assert_allclose(together, alone, rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def every_text(model):
+    """After one prompt, all texts of two tokens: their surprisal, and their log p at τ."""
+    prompt, vocabulary = [5, 8, 13], range(model.config.vocab_size)
+    with torch.no_grad():
+        first = model(torch.tensor([prompt])).logits[0, -1]
+        second = model(torch.tensor([[*prompt, token] for token in vocabulary])).logits[:, -1]
+    texts = [[a, b] for a in vocabulary for b in vocabulary]
+    found = divergence.surprisal(model, [prompt] * len(texts), texts, batch_size=500)
+
+    def log_p(temperature):
+        firsts = (first / temperature).log_softmax(-1)
+        seconds = (second / temperature).log_softmax(-1)
+        return (firsts[:, None] + seconds).flatten().numpy()
+
+    return found, log_p
+
+
+def test_the_slope_is_that_of_the_exact_mean_surprisal(every_text):
+    """All texts are enumerated, so the mean over them is the expectation."""
+    found, log_p = every_text
+
+    def mean_surprisal(temperature):
+        return np.exp(log_p(temperature)) @ -log_p(1.0) / 2
+
+    exact = (mean_surprisal(1 + 1e-4) - mean_surprisal(1 - 1e-4)) / 2e-4
+    weights = np.exp(log_p(1.0))
+    slope = weights @ divergence.temperature_slopes(found)
+    # n/(n − 1) of the leave-one-out mean is 1 + 1e-4 for all texts
+    assert slope == pytest.approx(exact, rel=1e-4)
+    of_steps = weights @ found.variance.mean(1)
+    assert abs(of_steps / exact - 1) > 2e-3, "the change of the contexts matters here"
+
+
+def test_the_temperature_of_text_that_was_sampled_at_it_is_found(every_text):
+    """To first order; its slopes are of plain texts at temperature 1."""
+    found, log_p = every_text
+    slopes = divergence.temperature_slopes(found)
+    rng = np.random.default_rng(0)
+    plain, warm = (
+        rng.choice(len(slopes), 20_000, p=np.exp(log_p(temperature))) for temperature in (1, 1.1)
+    )
+    change = found.value.mean(1)[warm] - found.value.mean(1)[plain]
+    estimate = divergence.equivalent_temperature(change[:4000], slopes[plain][:4000])
+    assert estimate.low < 1.1 < estimate.high
+    assert estimate.high - estimate.low < 0.1
+    pairs = np.arange(4000) // 2  # two texts of a pair
+    clustered = divergence.equivalent_temperature(
+        change[:4000], slopes[plain][:4000], cluster=pairs
+    )
+    assert (clustered.value, clustered.n) == (estimate.value, 2000)
+
+
+def test_a_slope_is_the_slow_sum_without_its_own_text(model):
+    texts = random_ids(np.random.default_rng(3), 5, 5, 5)
+    found = divergence.surprisal(model, SHORT_PROMPTS, texts, batch_size=2)
+    log_p = likelihood.log_probabilities(model, SHORT_PROMPTS, texts)
+    entropies = likelihood.entropies(model, SHORT_PROMPTS, texts)
+    assert found.value == pytest.approx(-np.array(log_p))
+    assert found.mean == pytest.approx(np.array(entropies))
+    for i, slope in enumerate(divergence.temperature_slopes(found)):
+        others = [found.mean[j] for j in range(3) if j != i]
+        total, martingale = 0.0, 0.0
+        for t in range(5):
+            centred = found.mean[i, t] - np.mean([of_text[t] for of_text in others])
+            total += found.variance[i, t] + centred * martingale
+            martingale += found.value[i, t] - found.mean[i, t]
+        assert slope == pytest.approx(total / 5)
+
+
+def test_slopes_need_plain_texts_of_one_length(model):
+    with pytest.raises(InvalidTextError, match="one length"):
+        divergence.surprisal(model, [[1], [1]], [[2], [3, 4]])
+    with pytest.raises(InvalidTextError, match="at least two"):
+        divergence.temperature_slopes(divergence.surprisal(model, [[1]], [[2, 3]]))

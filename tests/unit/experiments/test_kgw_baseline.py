@@ -11,10 +11,10 @@ import tiny_models
 import torch
 from scipy.stats import binomtest, norm
 
-from gaussmark_experiments import kgw_baseline, robustness
+from gaussmark_experiments import kgw_baseline, quality, robustness
 from gaussmark_experiments.kgw_baseline import CONTROL, EVERY_TOKEN, NO_PROMPT, attained
 from gaussmark_experiments.one_key_in_production import Human
-from gaussmark_lib import generate, likelihood, perturb, score
+from gaussmark_lib import divergence, generate, likelihood, perturb, score
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.kgw import exact_tail
 from gaussmark_lib.perturb import Key, Watermark
@@ -244,6 +244,140 @@ def test_a_price_that_was_solved_for_is_the_rivals():
     wm = kgw_baseline.at_equal_price(LM, WM, TRIED["KGW-1"], PAIRS, plain, "kl")
     found = kgw_baseline.prices_along(LM, replace(TRIED["GaussMark"], wm=wm), PAIRS, plain)
     assert found["kl"].mean() == pytest.approx(wanted, rel=0.1)
+
+
+def next_token(prompt, text, name, key, sign, temperature):
+    """The distribution at each place of a text: of the base model, and under a key at τ."""
+    p, q = [], []
+    for t in range(len(text)):
+        ids = torch.tensor([prompt + text[:t]])
+        with torch.no_grad():
+            logits = LM.model(ids).logits[0, -1].double()
+            p.append(logits.softmax(-1))
+            if name == "GaussMark":
+                xi = sign * perturb.noise(LM.model, WM, key)
+                with perturb.moved(WM.on(LM.model), [xi]):
+                    logits = LM.model(ids).logits[0, -1].double()
+                q.append((logits / temperature).softmax(-1))
+            else:
+                process = replace(TRIED[name], key=key).processor(LM.model)
+                q.append(process(ids, (logits / temperature)[None].float())[0].softmax(-1))
+    return torch.stack(p), torch.stack(q).double()
+
+
+@pytest.mark.parametrize("name", ["GaussMark", "KGW-2"])
+def test_the_distance_over_keys_is_the_mean_over_pairs_of_keys_by_hand(name):
+    """Text 2 takes the keys 2, 3 and 0: differences of two keys are multiplied, never squared."""
+    plain = generate.sample(LM.model, PAIRS.prompts, 6, seed=3)
+    scheme = TRIED[name]
+    found = kgw_baseline.distances_over_keys(LM, scheme, PAIRS, plain, [1.0, 0.8], n_keys=3)
+    for temperature in (1.0, 0.8):
+        differences = []
+        for number in (2, 3, 0):
+            both = [
+                next_token(PAIRS.prompts[2], plain[2], name, KEYS[number], sign, temperature)
+                for sign in (1, -1)
+            ]
+            p = both[0][0]
+            differences.append((both[0][1] + both[1][1]) / 2 - p)
+        products = [
+            (differences[i] * differences[j] / p).sum().item() / (2 * 6)
+            for i in range(3)
+            for j in range(3)
+            if i != j
+        ]
+        assert found[temperature][2] == pytest.approx(np.mean(products), rel=1e-3, abs=1e-6)
+    table = kgw_baseline.distances(LM, TRIED, {name: 0.8}, PAIRS.first(3), plain, n_keys=9)
+    assert table["text"].tolist() == [0, 1, 2], "with three keys, as there are no more"
+    left = kgw_baseline.distance_left(table, name)
+    assert left.value == pytest.approx(table["after"].mean() / table["before"].mean())
+
+
+def test_the_chosen_temperature_cancels_the_change_of_the_next_token(monkeypatch):
+    """Up to the second order, which is small for a weak watermark."""
+    plain = generate.sample(LM.model, PAIRS.prompts, 12, seed=3)
+    monkeypatch.setattr(kgw_baseline, "_pilot", lambda *_, **__: (PAIRS, plain))
+    weak = replace(TRIED["GaussMark"], wm=replace(WM, sigma=0.1))
+    tried = {"GaussMark": weak}
+    chosen = kgw_baseline.cancelling_temperatures(LM, tried, "docs", 4, 5, 12)
+    before = kgw_baseline.prices_along(LM, weak, PAIRS, plain)["change"].mean()
+    left = []
+    for prompt, text, key in zip(PAIRS.prompts, plain, KEYS, strict=True):
+        inputs, _ = divergence.laid_out(LM.model, [(prompt, text)])
+        logits = divergence.logits(LM.model, inputs, 12)
+        [marked] = kgw_baseline._marked_logits(LM, weak, key, inputs, logits, [chosen["GaussMark"]])
+        log_p = logits.log_softmax(-1)
+        surprisal = [-(q.softmax(-1) * log_p).sum().item() for q in marked]
+        left.append(np.mean(surprisal) - torch.special.entr(log_p.exp()).sum().item())
+    assert abs(np.mean(left) / 12) < 0.15 * abs(before)
+
+
+@pytest.fixture(scope="module")
+def correction(written):
+    """The table of texts at temperature 0.2, where text is far from plain, and their distances."""
+    plain = [generate.sample(LM.model, PAIRS.prompts, 20, seed=seed) for seed in (7, 8)]
+    cooler = {"GaussMark": 0.2}
+    table = kgw_baseline.corrected(LM, TRIED, cooler, PAIRS, written, plain, seed=1)
+    far = kgw_baseline.distances(LM, TRIED, cooler, PAIRS, plain[0])
+    return plain, table, far
+
+
+def test_corrected_texts_are_measured_against_plain_texts_at_temperature_1(correction):
+    plain, table, _ = correction
+    means = table.groupby(["measure", "model"])["change"].mean()
+    assert means["Δ cross-entropy over keys", "GaussMark, cooler"] < -1, "it is far below 1"
+    assert means["Δ cross-entropy over keys", "plain, as GaussMark, cooler"] < -1
+    options = {"keys": KEYS, "temperature": 0.2, "seed": 1}
+    texts = TRIED["GaussMark"].generate(LM.model, PAIRS.prompts, 20, **options)
+    nats = [
+        likelihood.cross_entropy(LM.model, draw, prompts=PAIRS.prompts)
+        for draw in (texts, plain[1])
+    ]
+    left = kgw_baseline.change_left(table, "GaussMark")
+    assert left.value == pytest.approx((nats[0] - nats[1]).mean(), abs=1e-4)
+    psi = TRIED["GaussMark"].score(LM.model, PAIRS.prompts, texts, KEYS)["statistic"]
+    assert means["statistic", "GaussMark, cooler"] == pytest.approx(psi.mean(), rel=1e-3)
+    kept = kgw_baseline.kept_statistic(table, "GaussMark")
+    assert kept.value == pytest.approx(psi.mean() / means["statistic", "GaussMark"], rel=1e-3)
+    counts = table.groupby("measure")["model"].nunique()
+    assert counts.to_dict() == {
+        "Δ cross-entropy over keys": 4,
+        "classifier": 4,
+        "distinct_2": 4,
+        "length": 4,
+        "statistic": 2,  # of marked texts alone
+    }
+    assert not table.duplicated(["measure", "model", "key"]).any()
+
+
+def test_a_correction_in_words_and_as_a_figure(correction):
+    _, table, far = correction
+    said = kgw_baseline.correction_in_words(table, far)
+    left = kgw_baseline.distance_left(far, "GaussMark")
+    assert said.startswith("**GaussMark** at temperature 0.200: the cost over keys is -")
+    assert f"**{left.value:.0%}** (" in said
+    figure = kgw_baseline.draw_correction(table, far, "")
+    assert [axes.get_title() for axes in figure.axes] == ["surprisal", "next token"]
+    labels = [label.get_text() for label in figure.axes[1].get_yticklabels()]
+    assert labels == ["GaussMark", "GaussMark, cooler"]
+
+
+def test_a_scheme_costs_as_much_as_a_temperature(written):
+    """By hand for one scheme; older records have no such table."""
+    plain = [generate.sample(LM.model, PAIRS.prompts, 20, seed=seed) for seed in (7, 8)]
+    change = kgw_baseline.changes(LM, PAIRS, written, plain)
+    table = quality.equivalent_temperatures(LM, PAIRS.prompts, change, plain)
+    assert table["scheme"].tolist() == [CONTROL, *TRIED]
+    found = divergence.surprisal(LM.model, PAIRS.prompts * 2, plain[0] + plain[1])
+    slope = divergence.temperature_slopes(found).mean()
+    row = table.set_index("scheme").loc["KGW-2"]
+    assert row["value"] == pytest.approx(1 + change["KGW-2"].mean() / slope)
+    assert row["n"] == 4
+    said = quality.equivalents_in_words(table)
+    assert f"**KGW-2** {row['value']:.3f} ({row['low']:.3f} to" in said
+    with_it = kgw_baseline.measures(**TABLES, equivalent=table)
+    without = kgw_baseline.measures(**TABLES)
+    assert set(with_it["measure"]) - set(without["measure"]) == {"equivalent temperature"}
 
 
 def test_mean_entropies_at_a_temperature_are_those_of_its_distribution():
