@@ -38,8 +38,8 @@ def stream(
         str,
         typer.Option(
             metavar="STATE",
-            help="File of the stream: a new file, or the file of its earlier texts. Protect it like"
-            " a key.",
+            help="File of the stream's earlier answers, whose evidence does not count again; or a"
+            " new file. Protect it like a key.",
         ),
     ],
     files: TextFiles = None,
@@ -53,6 +53,7 @@ def stream(
         typer.Option(
             min=0,
             max=1,
+            metavar="SHARE",
             help="Share of the stream's texts that you expect to be watermarked.",
             rich_help_panel=ADVANCED,
         ),
@@ -72,10 +73,7 @@ def stream(
     out: Out = None,
     batch: Batch = 64,
 ) -> int:
-    """Test texts one after another, each only for new evidence.
-
-    STATE stores earlier answers, so that the evidence in them does not count again.
-    """
+    """Test texts one after another, each only for new evidence."""
     texts = inputs.texts(
         files or [],
         {"--text": text},
