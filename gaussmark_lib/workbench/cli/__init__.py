@@ -44,7 +44,7 @@ from typer.exceptions import TyperException
 from gaussmark_lib.errors import GaussMarkError, GaussMarkWarning
 from gaussmark_lib.workbench.cli import asking, bench, keys, notebooks, texts, weights
 from gaussmark_lib.workbench.cli.answers import FAILED, INTERRUPTED, REFUSED, say
-from gaussmark_lib.workbench.cli.panels import Command
+from gaussmark_lib.workbench.cli.panels import Command, examples
 
 # \b: these lines are not joined
 START = """Start with:
@@ -75,29 +75,115 @@ app.add_typer(keys.group, name="key", short_help="Make a key, or show one.")
 def _add(
     function: Callable,
     short_help: str,
+    *commands: str,
     name: str | None = None,
-    epilog: str | None = None,
+    exit_codes: str = "",
     cls: type[Command] = Command,
 ) -> None:
+    epilog = f"{examples(*commands)}\n\n{exit_codes}"
     app.command(name, cls=cls, short_help=short_help, epilog=epilog)(function)
 
 
-_add(texts.generate, "Write text with a key's watermark.", epilog=texts.EXIT_OF_GENERATE)
-_add(texts.detect, "Test texts for a key's watermark.", epilog=texts.EXIT_OF_DETECT)
-_add(keys.power, "Predict how many tokens detection needs.")
-_add(keys.audit, "Measure a key's false alarms on human texts.")
-_add(asking.stream, "Test texts that arrive one after another.", epilog=texts.EXIT_OF_DETECT)
-_add(asking.answer, "Answer yes or no, for untrusted users.", epilog=texts.EXIT_OF_DETECT)
-_add(asking.trace, "Name the user whose key wrote a text.", epilog=texts.EXIT_OF_DETECT)
-_add(keys.export, "Write the watermarked model, for any engine.")
-_add(weights.verify, "Test a model's weights for a key's watermark.")
-_add(bench.bench, "Compare watermarks in one table.")
-_add(notebooks.playground, "Try the watermark in the browser.")
-_add(notebooks.tour, "Run all notebooks, and write a page about them.")
-_add(notebooks.run, "Run a notebook with parameters.", cls=notebooks.TakesPairs)
-_add(notebooks.sweep, "Run a notebook for a grid of parameters.", cls=notebooks.TakesPairs)
-_add(notebooks.compare, "Show runs of a notebook side by side.")
-_add(notebooks.list_, "List notebooks, presets, records and models.", name="list")
+_add(
+    texts.generate,
+    "Write text with a key's watermark.",
+    'generate --key my.key "A prompt" > text.txt',
+    "generate --key my.key --file prompts.csv --out texts.jsonl",
+    exit_codes=texts.EXIT_OF_GENERATE,
+)
+_add(
+    texts.detect,
+    "Test texts for a key's watermark.",
+    "detect --key my.key text.txt",
+    "detect --key my.key --json folder_of_texts > answers.jsonl",
+    exit_codes=texts.EXIT_OF_DETECT,
+)
+_add(
+    keys.power,
+    "Predict how many tokens detection needs.",
+    "power --key my.key",
+    "power --key my.key --text prompts.csv --temperature 0.7",
+)
+_add(
+    keys.audit,
+    "Measure a key's false alarms on human texts.",
+    "audit card --key my.key",
+    "audit card --key my.key --text essays.csv",
+)
+_add(
+    asking.stream,
+    "Test texts that arrive one after another.",
+    "stream --key my.key --state stream.state monday.txt",
+    exit_codes=texts.EXIT_OF_DETECT,
+)
+_add(
+    asking.answer,
+    "Answer yes or no, for untrusted users.",
+    "answer --key my.key --state queries.state text.txt",
+    exit_codes=texts.EXIT_OF_DETECT,
+)
+_add(
+    asking.trace,
+    "Name the user whose key wrote a text.",
+    "trace --key my.key --codebook users.json text.txt",
+    exit_codes=texts.EXIT_OF_DETECT,
+)
+_add(
+    keys.export,
+    "Write the watermarked model, for any engine.",
+    "export released --key my.key",
+    "export chat.gguf --key chat.key --model smollm2",
+)
+_add(
+    weights.verify,
+    "Test a model's weights for a key's watermark.",
+    "verify released --key my.key",
+    "verify chat.gguf --key chat.key --model smollm2",
+)
+_add(
+    bench.bench,
+    "Compare watermarks in one table.",
+    "bench --quick",
+    "bench --model smollm2 --quick --html table.html",
+)
+_add(
+    notebooks.playground,
+    "Try the watermark in the browser.",
+    "playground",
+    "playground --port 9000 --theme dark --no-browser",
+)
+_add(
+    notebooks.tour,
+    "Run all notebooks, and write a page about them.",
+    "tour",
+    "tour 00 03 --preset smollm2",
+)
+_add(
+    notebooks.run,
+    "Run a notebook with parameters.",
+    "run 03 --parameters",
+    "run 03 -p model smollm2 -p text speeches",
+    cls=notebooks.TakesPairs,
+)
+_add(
+    notebooks.sweep,
+    "Run a notebook for a grid of parameters.",
+    "sweep 03 --grid detectability_grid",
+    cls=notebooks.TakesPairs,
+)
+_add(
+    notebooks.compare,
+    "Show runs of a notebook side by side.",
+    "compare reference/quality reference/quality_smollm2",
+    "compare reference/quality reference/quality_smollm2 --html a.html",
+)
+_add(
+    notebooks.list_,
+    "List notebooks, presets, records and models.",
+    "list models",
+    "list weights --model smollm2",
+    name="list",
+)
 
 
 @app.callback(invoke_without_command=True)

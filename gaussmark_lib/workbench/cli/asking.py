@@ -22,8 +22,8 @@ def stream(
         str,
         typer.Option(
             metavar="STATE",
-            help="File of the stream: a new file, or the file of its earlier texts. Protect it like"
-            " a key.",
+            help="File of the stream's earlier answers, whose evidence does not count again; or a"
+            " new file. Protect it like a key.",
         ),
     ],
     files: options.TextFiles = None,
@@ -37,8 +37,8 @@ def stream(
         typer.Option(
             min=0,
             max=1,
-            help="Share of the stream's texts that you expect to be watermarked. Without it, the"
-            " evidence is mixed over shares from 0.01 to 0.3.",
+            metavar="SHARE",
+            help="Expected share of watermarked texts. Without it: a mixture of 0.01 to 0.3.",
             rich_help_panel=ADVANCED,
         ),
     ] = None,
@@ -57,10 +57,7 @@ def stream(
     out: options.Out = None,
     batch: options.Batch = 64,
 ) -> int:
-    """Test texts one after another, each only for new evidence.
-
-    STATE stores earlier answers, so that the evidence in them does not count again.
-    """
+    """Test texts one after another, each only for new evidence."""
     texts = inputs.texts(files or [], {"--text": text}, prompt, prompt_file, format, column, out)
     path = paths.as_path(state, "--state", GaussMarkError)
     references = []  # the texts of --given

@@ -15,13 +15,16 @@ from gaussmark_lib.engine import key_files
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench.cli import answers, inputs
 from gaussmark_lib.workbench.cli.options import AsJson, CodebookName, KeyFile, Model
-from gaussmark_lib.workbench.cli.panels import ADVANCED, Command
+from gaussmark_lib.workbench.cli.panels import ADVANCED, Command, examples
 
 EDITED = 0.1  # lowers ψ of an unedited text by 1%, and raises that of edited texts by half
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and show key files.")
 
 
-@group.command(cls=Command)
+@group.command(
+    cls=Command,
+    epilog=examples("key new my.key", "key new chat.key --model smollm2 --sigma 0.1"),
+)
 def new(
     path: Annotated[str, typer.Argument(help="Key file to write; never overwritten.")],
     weight: Annotated[
@@ -82,7 +85,7 @@ def new(
     )
 
 
-@group.command(cls=Command)
+@group.command(cls=Command, epilog=examples("key show my.key"))
 def show(path: Annotated[Path, typer.Argument(exists=True)]) -> None:
     """Print the weight, the model and the settings of a key, but not its secret."""
     content = key_files.read(path)
@@ -94,7 +97,7 @@ def show(path: Annotated[Path, typer.Argument(exists=True)]) -> None:
     print(json.dumps(about, indent=1))
 
 
-@group.command(cls=Command)
+@group.command(cls=Command, epilog=examples("key users users.json --key my.key --users 1000"))
 def users(
     path: Annotated[str, typer.Argument(help="Codebook file to write; it contains no secret.")],
     key: KeyFile,

@@ -245,10 +245,7 @@ def compare(
     ] = None,
     records: Records = None,
 ) -> None:
-    """Show runs of a notebook side by side: parameters that differ, and findings with intervals.
-
-    Example: gaussmark compare reference/quality reference/quality_smollm2 --html compare.html
-    """
+    """Show runs of a notebook side by side: parameters that differ, and findings with intervals."""
     from gaussmark_lib.workbench.sweeps.comparison import compare
 
     comparison = compare(names, records)

@@ -66,8 +66,8 @@ Edited = Annotated[
     float | None,
     typer.Option(
         metavar="SHARE",
-        help="Share of replaced tokens that the test is tuned for, 0 to below 1. The p-value is"
-        " valid with any share.  [the share in the key file]",
+        help="Share of replaced tokens that the test is tuned for; the p-value is valid with any."
+        "  [that of the key file]",
         rich_help_panel=ADVANCED,
     ),
 ]
@@ -75,7 +75,7 @@ Column = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Column or JSON field to read.  [text, or prompt in generate]",
+        help="Field to read.  [text, or prompt in generate]",
         rich_help_panel=ADVANCED,
     ),
 ]
@@ -83,8 +83,8 @@ StandardInput = Annotated[
     Format | None,
     typer.Option(
         "--format",
-        help="Format of standard input (-): one text, or several as CSV, as a JSON array or as JSON"
-        " lines.  [text]",
+        metavar="FORMAT",
+        help="Format of standard input (-): text, which is one text, csv, json or jsonl.  [text]",
         rich_help_panel=ADVANCED,
     ),
 ]
@@ -92,12 +92,13 @@ Out = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Write JSON lines to this file. Run the same command again to continue an interrupted"
-        " run.",
+        help="Write JSON lines to this file; the same command continues an interrupted run.",
         rich_help_panel=ADVANCED,
     ),
 ]
 Batch = Annotated[
     int,
-    typer.Option(min=1, max=100_000, help="Texts per batch.", rich_help_panel=ADVANCED),
+    typer.Option(
+        min=1, max=100_000, metavar="N", help="Texts per batch.", rich_help_panel=ADVANCED
+    ),
 ]

@@ -8,6 +8,12 @@ from typer.core import TyperCommand
 ADVANCED = "Advanced"  # an option's ``rich_help_panel``
 
 
+def examples(*commands: str) -> str:
+    """Return the end of a help: examples in lines that are not joined (``\\b``)."""
+    lines = "\n".join(f"  gaussmark {command}" for command in commands)
+    return f"\b\nExamples:\n{lines}"
+
+
 class Command(TyperCommand):
     """A command whose help groups its options by their panel, in plain text."""
 

@@ -18,13 +18,12 @@ from gaussmark_lib.workbench.cli.panels import ADVANCED
 from gaussmark_lib.workbench.cli.question import ask
 
 EXIT_OF_GENERATE = (
-    "Exit codes: 0 all texts were written; 1 failed; 2 refused; 3 some prompts could not be"
-    " continued, but all others were; 130 interrupted."
+    "Exit codes: 0 all written; 1 failed; 2 refused; 3 some prompts could not be continued; 130"
+    " interrupted."
 )
 EXIT_OF_DETECT = (
-    "Exit codes: 0 all texts were scored, whatever their p-value; 1 failed, for example on a full"
-    " disk; 2 the arguments, a key, the model or the only text were refused; 3 some texts could not"
-    " be scored (standard error has their names and reasons), but all others were; 130 interrupted."
+    "Exit codes: 0 all scored, whatever their p-value; 1 failed; 2 refused; 3 some could not be"
+    " scored; 130 interrupted."
 )
 
 

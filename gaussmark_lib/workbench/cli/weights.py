@@ -1,11 +1,12 @@
 """``gaussmark verify``: does a checkpoint carry a key's noise in its weights?"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
 
+from gaussmark_lib.errors import DegenerateScoreError
 from gaussmark_lib.workbench.cli.inputs import visible
 from gaussmark_lib.workbench.cli.options import AsJson, KeyFiles
 
@@ -15,6 +16,7 @@ PROVES = (
     " does not prove who was first. A large p-value does not prove that the checkpoint has no"
     " watermark."
 )
+UNMARKED = "does not carry the key"
 FAR = 0.5  # from this ‖Δ‖/‖θ‖, a checkpoint is called another model and not a changed base
 
 
@@ -27,8 +29,10 @@ def verify(
     base: Annotated[
         str,
         typer.Option(
+            "--model",
+            "--base",
             help="The unwatermarked model: doclm, smollm2, gemma-3-270m, a folder, a .gguf file or"
-            " a hub id."
+            " a hub id.",
         ),
     ] = "doclm",
     level: Annotated[
@@ -42,13 +46,28 @@ def verify(
 
     keys = [Key.load(path) for path in key]
     watermarks = [bound.watermark for bound in keys]  # refuses unbound keys before the work
-    table = provenance.weights(base, checkpoint, watermarks[0], keys)
+    try:
+        table = provenance.weights(base, checkpoint, watermarks[0], keys)
+    except DegenerateScoreError:
+        _tell_equal(checkpoint, base, [bound.key_id for bound in keys], as_json)
+        return
     for row in table.to_dict("records"):
         verdict = provenance.verdict(row, level, len(keys))
         row = {"checkpoint": checkpoint, **verdict, **row}
         print(json.dumps(row) if as_json else visible(sentence(row, base)))
     if not as_json:
         print(visible(PROVES))
+
+
+def _tell_equal(checkpoint: str, base: str, key_ids: Iterable[str], as_json: bool) -> None:
+    """Answer for a checkpoint whose matrix is that of the base in every number."""
+    if not as_json:
+        equal = f"its matrix equals that of {base} in every number, so it has no watermark"
+        print(visible(f"{checkpoint} {UNMARKED}: {equal}."))
+        return
+    for key_id in key_ids:
+        row = {"checkpoint": checkpoint, "verdict": UNMARKED, "log10_p_all": 0.0}
+        print(json.dumps(row | {"key_id": key_id, "distance": 0.0, "relative": 0.0}))
 
 
 def sentence(row: Mapping[str, Any], base: str) -> str:

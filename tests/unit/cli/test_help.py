@@ -1,6 +1,7 @@
 """The help of every command: few options at first sight, and the others under "Advanced"."""
 
 import re
+import shlex
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from command_lines import answer
 
 from gaussmark_lib.workbench import cli
 
+LINES = 45  # of a terminal
 MOST = 8  # options that are not under "Advanced"
 OPTION = re.compile(r"^  (-[-\w]+)", re.MULTILINE)
 
@@ -52,6 +54,28 @@ def test_few_options_are_seen_first_and_all_others_are_advanced(capsys, words):
     assert set(listed) - {"--help"} <= known
     n_options = sum(p.param_type_name == "option" for p in COMMANDS[words].params)
     assert len(listed) == n_options + 1, "every option, and --help"
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_help_fits_on_a_screen_and_has_examples_that_the_parser_takes(
+    capsys, monkeypatch, tmp_path, words
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    for name in ("my.key", "chat.key"):  # which are looked for at once
+        (tmp_path / name).touch()
+    shown = answer(capsys, *words, "--help")[1]
+    assert len(shown.splitlines()) <= LINES
+    examples = re.findall(r"^ +gaussmark (.*)$", shown.partition("Examples:")[2], re.MULTILINE)
+    assert examples
+    for example in examples:
+        typed = shlex.split(example.partition(" > ")[0])
+        assert tuple(typed[: len(words)]) == words
+        group = typer.main.get_command(cli.app)
+        name, command, rest = group.resolve_command(group.context_class(group), typed)
+        if hasattr(command, "commands"):
+            name, command, rest = command.resolve_command(command.context_class(command), rest)
+        command.make_context(name, rest)
 
 
 def test_the_panels_are_those_of_the_options(capsys):

@@ -53,7 +53,24 @@ def test_what_cannot_be_verified_is_refused(lm, keys, tmp_path, capsys):
         code, out, err = answer(capsys, "verify", *words)
         assert (code, out) == (cli.REFUSED, "")
         assert why in err
-    lm.model.save_pretrained(tmp_path / "base")
-    code, _, err = answer(capsys, "verify", str(tmp_path / "base"), "--key", keys[0])
-    assert code == cli.REFUSED
-    assert "equals that of the base" in err
+
+
+def test_the_unmarked_base_is_an_answer(lm, keys, tmp_path, capsys):
+    base = str(tmp_path / "base")
+    lm.model.save_pretrained(base)
+    answers = [
+        answer(capsys, "verify", base, "--key", keys[0], name, "doclm")
+        for name in ("--model", "--base")
+    ]
+    assert answers[0] == answers[1], "two names of one option"
+    code, out, _ = answers[0]
+    assert code == 0
+    assert out == (
+        f"{base} does not carry the key: its matrix equals that of doclm in every number, so it has"
+        " no watermark.\n"
+    )
+    code, found, _ = rows(capsys, "verify", base, "--key", keys[0], "--key", keys[1])
+    assert code == 0
+    assert [row["verdict"] for row in found] == ["does not carry the key"] * 2
+    assert [row["key_id"] for row in found] == [Key.load(path).key_id for path in keys[:2]]
+    assert {row["log10_p_all"] for row in found} == {0.0}
