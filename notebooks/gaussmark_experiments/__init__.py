@@ -22,6 +22,7 @@ of notebook 11 is ``gaussmark_lib.workbench.widgets.playground``.
 ``sharper_test``           17: which direction detects most, without edits and after edits
 ``streams``                18: a stream of texts, and what an attacker gains by queries
 ``train_doclm``            20: how good a trained model is (its training: ``workbench.doclm``)
+``first_glance``           the README's picture, of a record of 00
 =========================  =========================================================================
 
 An experiment imports the library, and other experiments if it repeats a part of them. The library

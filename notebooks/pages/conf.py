@@ -9,6 +9,7 @@ import hashlib
 import pkgutil
 import re
 from base64 import b64decode
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import nbformat
 import gaussmark_lib
 from gaussmark_lib import files
 from gaussmark_lib.workbench import words
-from gaussmark_lib.workbench.runs import folder
+from gaussmark_lib.workbench.runs import folder, presets
+from gaussmark_lib.workbench.runs.parameters import yaml
 from gaussmark_lib.workbench.sweeps.tour import mathml
 
 project = html_title = "GaussMark workbench"
@@ -75,6 +77,10 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         records=records,
         headline=lambda name: records[name].headline,
         claim=lambda name, which, **options: _claim(records[name], which, **options),
+        finding=lambda name, which: _finding(records[name], which),
+        half_detected=_half_detected,
+        paper=yaml(presets.PAPER.read_text(encoding="utf-8"))["models"],
+        in_paper=_in_paper,
         modules=_modules(),
         presets=sorted(path.stem for path in files.PRESETS.glob("*.yaml")),
     )
@@ -93,9 +99,34 @@ def _modules() -> list[str]:
     return [*names, "gaussmark_experiments"]
 
 
+def _finding(run: folder.Run, name: str) -> dict[str, Any]:
+    (finding,) = [claim for claim in run.results["claims"] if claim["claim"] == name]
+    return finding
+
+
 def _claim(run: folder.Run, name: str, **options: bool) -> str:
-    (claim,) = [claim for claim in run.results["claims"] if claim["claim"] == name]
-    return " ".join(words.estimate(claim, **options))
+    return " ".join(words.estimate(_finding(run, name), **options))
+
+
+def _half_detected(run: folder.Run, level: str) -> int:
+    """The tokens after which half of the texts are detected with their own key, interpolated
+    between the recorded lengths; an error if none or all lengths reach half.
+    """
+    rows = [row for row in run.results["power"] if row["kind"] == "own key"]
+    points = sorted((row["n_tokens"], row["value"]) for row in rows if row["level"] == level)
+    for (start, below), (end, above) in pairwise(points):
+        if below < 0.5 <= above:
+            return round(start + (end - start) * (0.5 - below) / (above - below))
+    raise ValueError(f"{run.id}: expected a length after which half of the texts are detected")
+
+
+def _in_paper(model: dict[str, Any], quantity: str, scheme: str = "GaussMark") -> float:
+    (number,) = [
+        row["value"]
+        for row in model["numbers"]
+        if (row["quantity"], row["scheme"]) == (quantity, scheme)
+    ]
+    return number
 
 
 def _short(estimate: dict[str, float], decimals: int = 2) -> str:
