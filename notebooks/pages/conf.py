@@ -48,8 +48,9 @@ html_copy_source = html_show_copyright = False
 html_show_search_summary = (
     False  # fetched from each page, which a browser refuses for local files
 )
-html_static_path = ["site.css"]
+html_static_path = ["site.css", "site.js"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 highlight_language = "none"  # formulas and shells; notebooks and fences name theirs
 pygments_style, pygments_dark_style = "default", "github-dark"
 
