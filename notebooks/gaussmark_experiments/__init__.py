@@ -23,11 +23,9 @@ of notebook 11 is ``gaussmark_lib.workbench.widgets.playground``. ``bench`` has 
 ``streams``                18: a stream of texts, and what an attacker gains by queries
 ``taken_apart``            19: ψ and the likelihood ratio, with exact and empirical thresholds
 ``train_doclm``            20: how good a trained model is (its training: ``workbench.doclm``)
-<<<<<<< HEAD
 ``bench``                  ``gaussmark bench``: one table of watermarks for a model
-=======
 ``likeness``               no notebook: how much a model is like doclm, for a page of the site
->>>>>>> prose
+``first_glance``           the README's picture, of a record of 00
 =========================  =========================================================================
 
 An experiment imports the library, and other experiments if it repeats a part of them. The library

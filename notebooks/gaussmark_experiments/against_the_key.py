@@ -365,7 +365,11 @@ def letters(texts: Texts, n: int, n_tokens: int, seed: int) -> tuple[list[list[i
 
 
 def of_letters(
-    texts: Texts, psi: Sequence[float], n_letters: int, level: float, seed: int
+    texts: Texts,
+    psi: Sequence[float],
+    n_letters: int,
+    level: float,
+    seed: int,
 ) -> pd.DataFrame:
     """Return the level at which letters of one template are tested, by the place of the letter, and
     the share of watermarked texts, with these ψ, that is detected at this level.

@@ -107,7 +107,11 @@ class Bench:
     """
 
     def __init__(
-        self, setting: Setting, names: Sequence[str], columns: Sequence[str], folder: Path
+        self,
+        setting: Setting,
+        names: Sequence[str],
+        columns: Sequence[str],
+        folder: Path,
     ):
         self.setting = setting
         self.names = chosen(names)
@@ -201,11 +205,20 @@ class Bench:
         price = self.price()
         wm = Watermark(price["weight"], price["sigma"])
         prompts = begin.pilot_prompts(
-            self.lm, self.setting.text, PROMPT_TOKENS, self.setting.n_pairs
+            self.lm,
+            self.setting.text,
+            PROMPT_TOKENS,
+            self.setting.n_pairs,
         )
         psi = float(np.sqrt(2 * self.n_tokens * price["nats"]))
         return robustness.candidates(
-            self.lm, list(self.names), wm, self.pairs, self.n_tokens, psi=psi, pilot=prompts
+            self.lm,
+            list(self.names),
+            wm,
+            self.pairs,
+            self.n_tokens,
+            psi=psi,
+            pilot=prompts,
         )
 
     def plain(self) -> dict[str, Any]:
@@ -283,7 +296,12 @@ class Bench:
         else:
             schemes = [self.tried[name] for name in family]
             tables = robustness.under_own_keys(
-                self.lm, schemes, self.pairs.keys, prompts, responses, owner
+                self.lm,
+                schemes,
+                self.pairs.keys,
+                prompts,
+                responses,
+                owner,
             )
             table = _joined(family, tables)
         return table.assign(release=table["text"]).to_dict("records")
@@ -295,12 +313,22 @@ class Bench:
             schemes = [self.tried[name] for name in family]  # in a single pass
             owner = range(self.pairs.n)
             tables = robustness.under_own_keys(
-                self.lm, schemes, self.pairs.keys, self.pairs.prompts, responses, owner, lengths
+                self.lm,
+                schemes,
+                self.pairs.keys,
+                self.pairs.prompts,
+                responses,
+                owner,
+                lengths,
             )
             return _joined(family, tables)
         scheme = {family[0]: self.tried[family[0]]}
         return kgw_baseline.by_length(
-            self.lm, scheme, self.pairs, {family[0]: responses}, lengths
+            self.lm,
+            scheme,
+            self.pairs,
+            {family[0]: responses},
+            lengths,
         ).drop(columns="p_value")
 
     def _changed(self, family: Sequence[str], column: str) -> tuple[Texts, Texts]:
@@ -325,7 +353,11 @@ class Bench:
             requests = [lm.prompt(REQUEST + lm.decode(ids)) for ids in responses]
             # other random numbers than those that wrote the texts
             rewritten = generate.sample(
-                lm.model, requests, self.n_tokens, seed=seed + 1, until_end=True
+                lm.model,
+                requests,
+                self.n_tokens,
+                seed=seed + 1,
+                until_end=True,
             )
             return unknown, rewritten
         return prompts, responses
@@ -355,7 +387,10 @@ class Bench:
         return {"rows": rows}
 
     def _release(
-        self, family: Sequence[str], group: np.ndarray, number: int
+        self,
+        family: Sequence[str],
+        group: np.ndarray,
+        number: int,
     ) -> list[dict[str, Any]]:
         lm = self.lm
         key = self.pairs.keys[group[0]]
@@ -371,7 +406,11 @@ class Bench:
             seed=self.setting.seed + number,
         )
         written = generate.sample(
-            suspect, prompts, self.n_tokens, seed=self.setting.seed, rows=group.tolist()
+            suspect,
+            prompts,
+            self.n_tokens,
+            seed=self.setting.seed,
+            rows=group.tolist(),
         )
         schemes = [self.tried[name] for name in family]
         owner = [0 for _ in group]

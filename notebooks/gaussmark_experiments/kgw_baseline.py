@@ -294,7 +294,13 @@ def at_prices_of(
 
 
 def _pilot(
-    lm: models.LM, text: str, n: int, prompt_tokens: int, n_tokens: int, seed: int, **sampling
+    lm: models.LM,
+    text: str,
+    n: int,
+    prompt_tokens: int,
+    n_tokens: int,
+    seed: int,
+    **sampling,
 ) -> tuple[Pairs, Texts]:
     """n prompts of the pilot with keys of their own, and the model's plain texts after them."""
     prompts = texts.prompts(lm, text, n, prompt_tokens, split="pilot")
@@ -420,10 +426,19 @@ def corrected(
         marks |= {name: scheme, cooled(name): scheme}
         contenders[name] = written[name][: pairs.n]
         contenders[cooled(name)] = scheme.generate(
-            lm.model, pairs.prompts, n_tokens, keys=pairs.keys, seed=seed, **options
+            lm.model,
+            pairs.prompts,
+            n_tokens,
+            keys=pairs.keys,
+            seed=seed,
+            **options,
         )
         contenders[cooled(f"plain, as {name}")] = generate.sample(
-            lm.model, pairs.prompts, n_tokens, seed=seed + 1, **options
+            lm.model,
+            pairs.prompts,
+            n_tokens,
+            seed=seed + 1,
+            **options,
         )
     change = changes(lm, pairs, contenders, [contenders[CONTROL], *references])
     numbers = range(pairs.n)

@@ -94,7 +94,11 @@ def measured(model: str, design: Design) -> dict[str, Any]:
 
 
 def _psi_of_ways(
-    lm: models.LM, wm: Watermark, drawn: pairs.Pairs, marked: Texts, seed: int
+    lm: models.LM,
+    wm: Watermark,
+    drawn: pairs.Pairs,
+    marked: Texts,
+    seed: int,
 ) -> pd.DataFrame:
     """Return ψ under its own key of each pair's text as sampled, as sampled at a low temperature,
     and after substitution: a row per pair.
@@ -107,14 +111,24 @@ def _psi_of_ways(
     psi = {}
     for way, responses in {"sampled": marked, "cool": cool, "edited": edited}.items():
         table = score.score(
-            lm.model, drawn.prompts, responses, wm, drawn.keys, paired=True, batch_size=BATCH
+            lm.model,
+            drawn.prompts,
+            responses,
+            wm,
+            drawn.keys,
+            paired=True,
+            batch_size=BATCH,
         )
         psi[way] = table.set_index("text")["psi"]
     return pd.DataFrame(psi)
 
 
 def _norms_of_answers(
-    lm: models.LM, wm: Watermark, drawn: pairs.Pairs, n_tokens: int, design: Design
+    lm: models.LM,
+    wm: Watermark,
+    drawn: pairs.Pairs,
+    n_tokens: int,
+    design: Design,
 ) -> pd.DataFrame:
     """Return ‖G‖ of plain answers to the first prompts: the columns ``prompt, grad_norm``."""
     first = drawn.prompts[: design.n_spread_prompts]
@@ -125,13 +139,22 @@ def _norms_of_answers(
 
 
 def _mean_cosine(
-    lm: models.LM, wm: Watermark, kind: str, n_tokens: int, design: Design
+    lm: models.LM,
+    wm: Watermark,
+    kind: str,
+    n_tokens: int,
+    design: Design,
 ) -> stats.Estimate:
     """Return the mean cosine between the gradients of two human texts of a kind. Texts are
     resampled.
     """
     prompts, responses = pairs.passages(
-        lm, kind, design.n_kind, design.prompt_tokens, n_tokens, design.seed
+        lm,
+        kind,
+        design.n_kind,
+        design.prompt_tokens,
+        n_tokens,
+        design.seed,
     )
     K = train_doclm.cosines(lm, prompts, responses, wm.weight)
     numbers = np.arange(len(K))

@@ -65,7 +65,8 @@ def log_evidence(
 
 
 def peeked(
-    psi: Float[np.ndarray, "keys n"], K: Float[np.ndarray, "n n"]
+    psi: Float[np.ndarray, "keys n"],
+    K: Float[np.ndarray, "n n"],
 ) -> Bool[np.ndarray, " keys"]:
     """Tell for each key whether Σ_{j ≤ i} ψ_j is significant by itself at level 0.05 after any text
     i. The standard deviation of this sum is √(Σ_{j,l ≤ i} K_jl).
@@ -274,7 +275,9 @@ def relative(found: pd.DataFrame, every: int, horizon: int = HORIZON) -> stats.E
     capped = paths.assign(texts=paths["texts"].clip(upper=horizon))
     mixture, single = (capped[capped["bet"] == bet] for bet in (EIGHT, SINGLE))
     return stats.ratio(
-        mixture["texts"].to_numpy(), single["texts"].to_numpy(), cluster=mixture["key_id"]
+        mixture["texts"].to_numpy(),
+        single["texts"].to_numpy(),
+        cluster=mixture["key_id"],
     )
 
 

@@ -116,7 +116,10 @@ def of_texts(
 
 
 def _at_moved(
-    wm: PlacedWatermark, prompts: Texts, responses: Texts, dtype: str | None
+    wm: PlacedWatermark,
+    prompts: Texts,
+    responses: Texts,
+    dtype: str | None,
 ) -> Iterator[TextGradient]:
     """The gradients of a model that carries a key's noise: what ``score`` refuses."""
     return of_pairs(wm, wm.reader.pairs(prompts, responses), dtype=dtype, perturbed=True)

@@ -322,7 +322,12 @@ def scans_of_pasted(
     marks = [(wm, key) for key in keys]
     n_longest = round(max(shares_pasted) * len(human[0][1]))
     written = generate.sample(
-        lm.model, prompts[: len(keys)], n_longest, marks=marks, seed=seed, **sampling
+        lm.model,
+        prompts[: len(keys)],
+        n_longest,
+        marks=marks,
+        seed=seed,
+        **sampling,
     )
     of_texts = [[key] for key in keys]
     tables = []

@@ -10,6 +10,7 @@ import json
 import pkgutil
 import re
 from base64 import b64decode
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,9 @@ html_copy_source = html_show_copyright = False
 html_show_search_summary = (
     False  # fetched from each page, which a browser refuses for local files
 )
-html_static_path = ["site.css"]
+html_static_path = ["site.css", "site.js"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 highlight_language = "none"  # formulas and shells; notebooks and fences name theirs
 pygments_style, pygments_dark_style = "default", "github-dark"
 
@@ -76,9 +78,11 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         records=records,
         headline=lambda name: records[name].headline,
         claim=lambda name, which, **options: _claim(records[name], which, **options),
-        estimate=lambda name, which: _estimate(records[name], which),
+        finding=lambda name, which: _finding(records[name], which),
+        half_detected=_half_detected,
         likeness=_likeness(reference),
         paper=presets.read(presets.PAPER, "file")["models"],
+        in_paper=_in_paper,
         modules=_modules(),
         presets=sorted(path.stem for path in files.PRESETS.glob("*.yaml")),
     )
@@ -97,13 +101,34 @@ def _modules() -> list[str]:
     return [*names, "gaussmark_experiments"]
 
 
+def _finding(run: folder.Run, name: str) -> dict[str, Any]:
+    (finding,) = [claim for claim in run.results["claims"] if claim["claim"] == name]
+    return finding
+
+
 def _claim(run: folder.Run, name: str, **options: bool) -> str:
-    return " ".join(words.estimate(_estimate(run, name), **options))
+    return " ".join(words.estimate(_finding(run, name), **options))
 
 
-def _estimate(run: folder.Run, name: str) -> dict[str, Any]:
-    (claim,) = [claim for claim in run.results["claims"] if claim["claim"] == name]
-    return claim
+def _half_detected(run: folder.Run, level: str) -> int:
+    """The tokens after which half of the texts are detected with their own key, interpolated
+    between the recorded lengths; an error if none or all lengths reach half.
+    """
+    rows = [row for row in run.results["power"] if row["kind"] == "own key"]
+    points = sorted((row["n_tokens"], row["value"]) for row in rows if row["level"] == level)
+    for (start, below), (end, above) in pairwise(points):
+        if below < 0.5 <= above:
+            return round(start + (end - start) * (0.5 - below) / (above - below))
+    raise ValueError(f"{run.id}: expected a length after which half of the texts are detected")
+
+
+def _in_paper(model: dict[str, Any], quantity: str, scheme: str = "GaussMark") -> float:
+    (number,) = [
+        row["value"]
+        for row in model["numbers"]
+        if (row["quantity"], row["scheme"]) == (quantity, scheme)
+    ]
+    return number
 
 
 def _likeness(reference: Path) -> dict[str, dict[str, Any]]:

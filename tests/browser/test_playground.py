@@ -84,7 +84,7 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
         "pieces of several tokens are rare"
     )
     expect(panel.get_by_role("button", name="Generate")).to_be_enabled()
-    expect(panel.get_by_role("button", name="Stop").first).to_be_disabled()
+    expect(panel.get_by_role("button", name="Stop").nth(1)).to_be_disabled()
     panel.screenshot(path=tmp_path / "generated.png")
 
     panel.get_by_role("button", name="Take the watermarked text").click()
@@ -127,7 +127,7 @@ def test_by_keyboard_alone(page: Page):
     panel = page.locator(".jp-OutputArea-output .widget-vbox").first
     generate, stop = (
         panel.get_by_role("button", name="Generate"),
-        panel.get_by_role("button", name="Stop").first,
+        panel.get_by_role("button", name="Stop").nth(1),
     )
     expect(generate).to_be_enabled(timeout=PATIENCE)
 

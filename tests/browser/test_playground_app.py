@@ -52,7 +52,7 @@ def test_generates_without_code_and_for_nobody_else(app: str, browser: Browser, 
     assert page.evaluate("document.activeElement.className").startswith("noUi-handle"), (
         "a click on a slider's track focuses its handle"
     )
-    expect(page.get_by_role("button", name="Save the key")).to_be_visible()
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("doclm")
     assert not problems
     page.close()
 

@@ -1,5 +1,6 @@
 """The site: answers that are folded in JupyterLab stay folded, until a reader opens them."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,9 @@ SETTINGS = """
 extensions = ["myst_nb"]
 nb_execution_mode = "off"
 html_theme = "furo"
+html_static_path = ["site.css", "site.js"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 """
 
 
@@ -25,6 +29,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     notebook = (NOTEBOOKS / "16_theory_in_full.ipynb").read_text(encoding="utf-8")
     (folder / "index.ipynb").write_text(notebook, encoding="utf-8")
     (folder / "conf.py").write_text(SETTINGS)
+    for name in ("site.css", "site.js"):
+        shutil.copy(NOTEBOOKS / "pages" / name, folder)
     command = [sys.executable, "-m", "sphinx", "--quiet", str(folder), str(folder / "site")]
     subprocess.run(command, check=True, capture_output=True)
     return folder / "site" / "index.html"
@@ -43,3 +49,29 @@ def test_folded_answers_stay_folded_on_the_site(page: Path, browser: Browser):
     assert not output.is_visible()
     first.locator("summary").click()
     assert output.is_visible()
+
+
+def test_a_figure_is_enlarged_by_a_click_and_by_the_keyboard(page: Path, browser: Browser):
+    shown = browser.new_page(viewport={"width": 360, "height": 740})
+    shown.goto(page.as_uri())
+    for details in shown.locator("details.hide").all():
+        details.evaluate("folded => { folded.open = true }")
+    figure = shown.locator("article img").first
+    dialog = shown.locator("dialog.enlarged")
+    before = figure.bounding_box()["width"]
+    assert before <= 360
+    assert not dialog.is_visible()
+    figure.click()
+    enlarged = dialog.locator("img")
+    assert enlarged.bounding_box()["width"] > 2 * before
+    assert enlarged.get_attribute("alt") == figure.get_attribute("alt")
+    shown.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    figure.focus()
+    shown.keyboard.press("Enter")
+    assert dialog.is_visible()
+    dialog.click()
+    assert not dialog.is_visible()
+    wide = "document.documentElement.scrollWidth > innerWidth"
+    assert not shown.evaluate(wide), "tables and formulas scroll by themselves"
+    shown.close()

@@ -3,12 +3,12 @@ with its defaults.
 """
 
 import ast
-import importlib.util
 import os
 import pwd
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -175,36 +175,54 @@ def test_a_preset_is_named_after_its_notebook():
     ]
 
 
+HOSTED = """
+import subprocess
+run = subprocess.run
+def without_pip(command, check):
+    print(*command[-3:], flush=True)
+    return run(command, check=check) if command[0] == "git" else None
+subprocess.run = without_pip
+import builtins
+builtins.input = lambda question: SOURCE
+exec(CELL)
+import gaussmark_lib, gaussmark_experiments
+print(gaussmark_lib.__file__)
+"""
+
+
 @pytest.mark.parametrize("stem", ["00_first_watermark", "11_playground"])
-@pytest.mark.parametrize("source", ["", "https://example.org/gaussmark.git", "a folder"])
-def test_its_first_cell_installs_the_library_where_it_is_missing_and_nothing_else(
-    stem, source, tmp_path, monkeypatch
-):
-    source_of_cell = _code(files.NOTEBOOKS / f"{stem}.ipynb")[0].source
-    asked, found, look = [], [object()], importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *more: found[0] if name == "gaussmark_lib" else look(name, *more),
-    )
-    monkeypatch.setattr(subprocess, "run", lambda command, check: asked.append(command))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a folder").mkdir()
-    monkeypatch.setenv("GAUSSMARK_SOURCE", source)
-    exec(source_of_cell, {})
-    assert asked == [], "it is installed"
-    found[0] = None
-    if not source:
-        with pytest.raises(ModuleNotFoundError, match="fill in `source` above"):
-            exec(source_of_cell, {})
-        return
-    exec(source_of_cell, {})
-    place = "a folder" if source == "a folder" else "gaussmark"
-    assert [command[:2] for command in asked[:-1]] == (
-        [] if source == "a folder" else [["git", "clone"]]
-    )
-    assert asked[-1][1:] == ["-m", "pip", "install", "--quiet", "--editable", place]
-    assert sys.path[0] == str(tmp_path / place)
-    beside = str(tmp_path / place / "notebooks")  # where its experiments are
-    assert (sys.path[1] == beside) is (stem == "00_first_watermark")
+@pytest.mark.parametrize("way", ["asked", "set"])
+def test_its_first_cell_clones_and_installs_the_library_where_it_is_missing(stem, way, tmp_path):
+    cell = _code(files.NOTEBOOKS / f"{stem}.ipynb")[0].source
+    origin = tmp_path / "origin"
+    for package in ("gaussmark_lib", "notebooks/gaussmark_experiments"):
+        (origin / package).mkdir(parents=True)
+        (origin / package / "__init__.py").touch()
+    author = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for words in (["init", "--quiet"], ["add", "."], [*author, "commit", "--quiet", "-m", "all"]):
+        subprocess.run(["git", *words], cwd=origin, check=True)
+    address = origin.as_uri()
+    hosted = tmp_path / "hosted"
+    hosted.mkdir()
+    program = HOSTED.replace("SOURCE", repr(address if way == "asked" else "asked in vain"))
+    if way == "set":
+        cell = cell.replace('repository = ""', f'repository = "{address}"')
+    # -I and -S: without this project and all other packages
+    command = [sys.executable, "-I", "-S", "-c", program.replace("CELL", repr(cell))]
+    env = {name: value for name, value in os.environ.items() if name != "GAUSSMARK_SOURCE"}
+    done = subprocess.run(command, cwd=hosted, env=env, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        f"1 {address} gaussmark",
+        "--quiet --editable gaussmark",
+        str(hosted / "gaussmark" / "gaussmark_lib" / "__init__.py"),
+    ]
+
+
+@pytest.mark.parametrize("stem", ["00_first_watermark", "11_playground"])
+def test_its_first_cell_has_the_projects_address_and_does_nothing_here(stem, monkeypatch):
+    cell = _code(files.NOTEBOOKS / f"{stem}.ipynb")[0].source
+    project = tomllib.loads((files.ROOT / "pyproject.toml").read_text())["project"]
+    address = project.get("urls", {}).get("Repository", "")
+    assert f'\nrepository = "{address}"  #' in cell
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("it is installed"))
+    exec(cell, {})

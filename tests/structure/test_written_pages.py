@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import jinja2
 import pytest
@@ -26,6 +27,7 @@ def _conf():
 
 
 CONF = _conf()
+README = (files.ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -137,3 +139,45 @@ def test_formulas_of_docstrings_become_literal_and_their_arguments_stay():
         *("A sum.", "", "::", "", "    |a| + b", ""),
         *(r"See :func:`.score.score`, \|x\|.", "", "Args:", "    x: a"),
     ]
+
+
+def results(reference=CONF.REFERENCE) -> str:
+    """The table of results by model, as the page has it."""
+    page = CONF.filled((PAGES / "results.md").read_text(encoding="utf-8"), reference)
+    return "\n".join(line for line in page.splitlines() if line.startswith("|"))
+
+
+def test_the_readme_has_the_table_of_results_that_the_records_make():
+    assert results() in README
+
+
+def test_a_result_without_a_record_is_said_to_be_not_recorded(tmp_path):
+    reference = tmp_path / "reference"
+    shutil.copytree(CONF.REFERENCE, reference)
+    before = results(reference)
+    shutil.copytree(reference / "robustness", reference / "robustness_smollm2", dirs_exist_ok=True)
+    path = reference / "robustness_smollm2" / "results.json"
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    recorded["headline"] |= {"value": 0.311, "low": 0.3, "high": 0.325}
+    path.write_text(json.dumps(recorded), encoding="utf-8")
+    [smollm2] = [line for line in results(reference).splitlines() if "SmolLM2" in line]
+    assert "31.1% (30.0% to 32.5%)" in smollm2
+    assert "31.1%" not in before
+    shutil.rmtree(reference / "detectability")
+    [doclm] = [line for line in results(reference).splitlines() if "doclm" in line]
+    assert doclm.startswith("| doclm 6M | not recorded | +0.062")
+
+
+def test_the_length_at_which_half_is_detected_is_interpolated():
+    def run(*shares: float) -> SimpleNamespace:
+        rows = [
+            {"kind": "own key", "level": "level 0.01", "n_tokens": 100 * i, "value": share}
+            for i, share in enumerate(shares)
+        ]
+        other = [row | {"kind": "wrong key", "value": 0.0} for row in rows]
+        return SimpleNamespace(id="a run", results={"power": other + rows[::-1]})
+
+    assert CONF._half_detected(run(0.0, 0.2, 0.6, 0.9), "level 0.01") == 175
+    for shares in ((0.1, 0.2), (0.6, 0.9)):
+        with pytest.raises(ValueError, match="a run: expected a length"):
+            CONF._half_detected(run(*shares), "level 0.01")

@@ -1,5 +1,6 @@
 """A button of the panel, with Stop, progress, a message and the result."""
 
+import time
 from collections.abc import Callable
 from contextvars import copy_context
 from threading import Event, Lock, Thread
@@ -10,9 +11,10 @@ import traitlets
 
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench.widgets import render
-from gaussmark_lib.workbench.widgets.playground import Report, StoppedError
+from gaussmark_lib.workbench.widgets.playground import Draft, Report, StoppedError
 
-STOPPED = "Stopped. The model is the base model again. Below is the earlier result."
+STOPPED = "Stopped. The model is the base model again."
+MOMENT = 0.1  # s between two drafts: each is a message to the page
 TAKEN = "Other work is still running. Wait until it has ended, and press again."
 WIDE = w.Layout(width="auto", margin="2px 0")
 BAR = w.Layout(align_items="center", margin="6px 0 2px 0", flex_flow="row wrap")
@@ -25,7 +27,7 @@ def button(name: str, icon: str, tooltip: str, look: str = "") -> w.Button:
 
 
 class Action(w.VBox):
-    """The work that the first of ``buttons`` starts, with its result.
+    """The work that the first of ``inputs``, a button or a choice, starts, with its result.
 
     The work runs in a thread, because a kernel handles a click on Stop only after the handler of
     another button has returned. Errors become sentences.
@@ -38,8 +40,8 @@ class Action(w.VBox):
 
     busy = traitlets.Bool(False)
 
-    def __init__(self, buttons: list[w.Button], settings: Callable[[], dict[str, Any]], turn: Lock):
-        name = buttons[0].description
+    def __init__(self, inputs: list[w.Widget], settings: Callable[[], dict[str, Any]], turn: Lock):
+        name = inputs[0].description
         self.stop = button("Stop", "stop", f"End at the next step: {name}")
         self.progress = w.FloatProgress(max=1, tooltip=f"Progress: {name}")
         self.progress.layout.width = "14em"
@@ -52,8 +54,9 @@ class Action(w.VBox):
         self._turn = turn
         self._stopped = Event()  # set by Stop, and read by the report
         self._html = ""
+        self._drawn = 0.0  # when the latest draft was shown
         self._settings_of_result: dict[str, Any] = {}
-        bar = w.HBox([buttons[0], self.stop, *buttons[1:], self.progress, self.doing], layout=BAR)
+        bar = w.HBox([inputs[0], self.stop, *inputs[1:], self.progress, self.doing], layout=BAR)
         super().__init__([bar, self.message, self.output])
         self.stop.on_click(lambda _: self._stopped.set())
         traitlets.dlink((self, "busy"), (self.stop, "disabled"), lambda busy: not busy)
@@ -102,9 +105,12 @@ class Action(w.VBox):
             self.busy = False
             self._turn.release()
 
-    def _report(self, step: str, share: float) -> None:
+    def _report(self, step: str, share: float, draft: Draft | None = None) -> None:
         if self._stopped.is_set():
             raise StoppedError
+        if draft and time.monotonic() - self._drawn > MOMENT:
+            self.output.value = render.draft(draft)
+            self._drawn = time.monotonic()
         # Each new value is a message to the page: leave out small steps.
         is_near = 0 <= share - self.progress.value < 0.02
         if self.doing.value != step or not is_near or share == 1:

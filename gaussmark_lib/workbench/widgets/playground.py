@@ -1,7 +1,8 @@
 """11: the playground without its widgets, and its figure.
 
-It solves σ for a wanted ψ, writes plain and watermarked text with the same random numbers, and
-tests any text, before and after an edit. A panel shows only what these functions return.
+It solves σ for a wanted ψ, writes plain and watermarked text with the same random numbers, tests
+them while they grow, and tests any text, before and after an edit. A panel shows only what these
+functions return.
 
 Only one function at a time uses the model (``alone``), because noise in the weights and hooks on a
 layer affect every user of the model.
@@ -9,22 +10,24 @@ layer affect every user of the model.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import pairwise
 from threading import RLock
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import corrupt, evidence, generate, models, perturb, score, stats, texts
+from gaussmark_lib import corrupt, evidence, generate, models, score, stats, texts
 from gaussmark_lib.beyond import channel, promise, tracing
 from gaussmark_lib.beyond.tracing.authors import windows
+from gaussmark_lib.engine import packages
 from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.weights import Watermark, Weight
-from gaussmark_lib.workbench import verdict
+from gaussmark_lib.workbench import rewrite, verdict
 from gaussmark_lib.workbench.plots import show, style
 
 THIS_KEY = "this key"
@@ -47,9 +50,20 @@ EDITS = (
     "insert own tokens",
     "truncate",
 )
+ROUND_TRIP = "round trip by Spanish"  # where Apertium is installed; it changes the whole text
 EDIT_SEED = 0
-N_POINTS = 8  # of p against tokens
-Report = Callable[[str, float], None]  # takes the name of a step, and the share that is done
+N_PIECES = 8  # in which a text is written; it is tested after each piece
+ROWS_PER_TEXT = 10_000  # more than the tokens of a text: each piece has random numbers of its own
+INSTRUCTIONS = (  # for a chat model
+    "Explain to a child why the sky is blue.",
+    "Write a short letter to a neighbour who plays loud music at night.",
+    "Describe a walk through a market in the early morning.",
+    "How do I choose a good bicycle for the city?",
+    "Tell a short story about a lighthouse and its keeper.",
+    "What should I think about before I adopt a dog?",
+    "Describe how bread is made, from the grain to the oven.",
+    "Write a speech of one paragraph to welcome new colleagues.",
+)
 
 alone = RLock()
 
@@ -58,16 +72,27 @@ class StoppedError(Exception):
     """Raised by a report after Stop was pressed; it ends the work."""
 
 
-def silent(step: str, share: float) -> None:
-    """Ignore the report; this is the default."""
+@dataclass(frozen=True)
+class Draft:
+    """The first text of each kind as far as it is written, and its ψ after each piece so far."""
+
+    texts: dict[str, str]
+    psis: dict[str, list[float]]
+
+
+Report = Callable[..., None]  # takes what ``silent`` takes
+
+
+def silent(step: str, share: float, draft: Draft | None = None) -> None:
+    """Ignore the name of a step, the share of it that is done, and what is written so far."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What to write: ``n_samples`` plain and as many watermarked continuations of ``prompt``.
+    """What to write: ``n_samples`` plain and as many watermarked texts after ``prompt``.
 
-    Each has ``n_tokens`` tokens. The noise is on ``weight``, and its σ is solved for a mean ψ of
-    ``psi``.
+    Each has ``n_tokens`` tokens; an answer of a chat model may end earlier. The noise is on
+    ``weight``, and its σ is solved for a mean ψ of ``psi``.
     """
 
     prompt: str
@@ -75,6 +100,7 @@ class Question:
     psi: float = 3.0
     n_tokens: int = 100
     n_samples: int = 1
+    temperature: float = 1.0
     seed: int = 0
 
 
@@ -111,7 +137,7 @@ class Tested:
 class Comparison:
     """Plain and watermarked texts from the same random numbers, by kind.
 
-    ``curve`` holds the tests of beginnings of the first text of each kind.
+    ``curve`` holds the tests of the first text of each kind while it grew.
     """
 
     question: Question
@@ -169,12 +195,20 @@ def one_weight(model: PreTrainedModel, weight: str | Sequence[str]) -> str:
     return Weight(model, weight).name
 
 
-def heldout_prompts(n: int) -> list[str]:
-    """Return the beginnings of n held-out documentation texts, at most 160 characters each.
+def installed_models() -> list[str]:
+    """Return the names of the models that load without a network."""
+    packaged = [name for name, model in packages.MODELS.items() if packages.is_installed(model)]
+    return [models.EMBEDDED, *packaged]
 
-    They are cut after a word.
+
+def example_prompts(lm: models.LM, n: int = 16) -> list[str]:
+    """Return instructions for a chat model, and beginnings of n held-out texts for any other.
+
+    A beginning has at most 160 characters, and is cut after a word.
     """
-    rows = texts.load("docs", split="heldout", n=n, min_chars=320)
+    if lm.is_chat:
+        return list(INSTRUCTIONS)
+    rows = texts.load(packages.default_text(lm.name), split="heldout", n=n, min_chars=320)
     return [text[:160].rpartition(" ")[0] for text in rows["text"]]
 
 
@@ -186,23 +220,40 @@ class Session:
     prompts: Sequence[str]
     wrong_key: Key = field(default_factory=Key.new)
     n_reference: int = 8  # plain texts on which ‖G‖ is measured
-    _norms: dict[tuple[str, int], list[float]] = field(default_factory=dict)
+    _norms: dict[tuple, list[float]] = field(default_factory=dict)
 
-    def knows(self, weight: str, n_tokens: int) -> bool:
+    def knows(self, question: Question) -> bool:
         """Return whether :meth:`sigma` is known already."""
-        return (weight, n_tokens) in self._norms
+        return _kind_of_text(question) in self._norms
 
-    def sigma(self, weight: str, n_tokens: int, psi: float, report: Report = silent) -> float:
-        """Return ψ / median‖G‖ over plain texts, measured once per weight and length."""
-        if not self.knows(weight, n_tokens):
+    def sigma(self, question: Question, report: Report = silent) -> float:
+        """Return ψ / median‖G‖ over plain texts, measured once per weight, length and
+        temperature.
+        """
+        if not self.knows(question):
             with alone:
-                prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
-                written = self._sample(prompts, n_tokens, 0, "writing reference texts", report)
-                report("measuring gradients", 0.0)
-                wm = Watermark(weight, 1.0)
-                gradients = score.gradients(self.lm.model, prompts, written, wm)
-                self._norms[weight, n_tokens] = [gradient.norm for gradient in gradients]
-        return stats.sigma_for_psi(self._norms[weight, n_tokens], psi)
+                norms = self._measured_norms(question, report)
+            self._norms[_kind_of_text(question)] = norms
+        return stats.sigma_for_psi(self._norms[_kind_of_text(question)], question.psi)
+
+    def _measured_norms(self, question: Question, report: Report) -> list[float]:
+        """‖G‖ of a plain text after each of the first prompts."""
+        model = self.lm.model
+        prompts = [self._prompt(prompt) for prompt in self.prompts[: self.n_reference]]
+        written = generate.sample(
+            model,
+            prompts,
+            question.n_tokens,
+            temperature=question.temperature,
+            on_step=lambda done, total: report("writing reference texts", done / total),
+        )
+        wm = Watermark(question.weight, 1.0)
+        norms = []
+        for prompt, text in zip(prompts, self._ended(written), strict=True):
+            report("measuring gradients", len(norms) / len(prompts))
+            [gradient] = score.gradients(model, [prompt], [text], wm)
+            norms.append(gradient.norm)
+        return norms
 
     def compare(self, question: Question, key: Key, report: Report = silent) -> Comparison:
         """Write plain and watermarked texts, and test them against this key and the wrong key.
@@ -210,29 +261,86 @@ class Session:
         After any error, the model is the base model again.
         """
         with alone:
-            model = self.lm.model
-            n = question.n_samples
             prompt = self._prompt(question.prompt)
-            prompts = [prompt for _ in range(n)]
             wm = self._watermark(question, report)
-            write = partial(self._sample, prompts, question.n_tokens, question.seed)
-            written = {PLAIN: write("writing plain text", report)}
-            with perturb.watermarked(model, wm, key):
-                written[WATERMARKED] = write("writing watermarked text", report)
-            report("testing", 0.0)
             keys = self._keys(key)
-            first = [texts_of_kind[0] for texts_of_kind in written.values()]
-            lengths = np.linspace(1, len(first[0]), N_POINTS, dtype=int)
-            curve = score.score(
-                model, [prompt, prompt], first, wm, keys, lengths=np.unique(lengths).tolist()
-            )
-            curve["kind"] = np.array(KINDS)[curve["text"]]
-            curve["key"] = np.resize(KEYS, len(curve))  # the keys take turns in the rows
+            written, curve = self._written(prompt, question, wm, keys, report)
             tested = {
                 kind: [self._tested(prompt, ids, wm, keys, report) for ids in texts_of_kind]
                 for kind, texts_of_kind in written.items()
             }
             return Comparison(question, wm, key.key_id, tested, curve)
+
+    def _written(
+        self, prompt: list[int], question: Question, wm: Watermark, keys: list[Key], report: Report
+    ) -> tuple[dict[str, list[list[int]]], pd.DataFrame]:
+        """Write all texts in pieces. After each piece, test the first text of each kind.
+
+        A text is tested at θ, so its ψ cannot be computed while the next piece is being written.
+        """
+        n = question.n_samples
+        responses: list[list[int]] = [[] for _ in range(2 * n)]  # plain, then watermarked
+        marks = [None] * n + [(wm, keys[0])] * n
+        psis: dict[str, list[float]] = {kind: [] for kind in KINDS}
+
+        def show_draft(so_far: list[list[int]]) -> None:
+            firsts = self._ended([so_far[0], so_far[n]])
+            words = dict(zip(KINDS, map(self.lm.decode, firsts), strict=True))
+            share = max(map(len, so_far)) / question.n_tokens
+            report("writing", share, Draft(words, psis))
+
+        curve = []
+        lengths = np.unique(np.linspace(1, question.n_tokens, N_PIECES, dtype=int)).tolist()
+        for start, end in pairwise([0, *lengths]):
+            growing = [i for i, ids in enumerate(responses) if len(ids) == start]
+            if not growing:
+                break
+            self._grow(prompt, responses, growing, end, question, marks, show_draft)
+            for kind, first in ((PLAIN, 0), (WATERMARKED, n)):
+                if first in growing:
+                    rows = score.score(self.lm.model, [prompt], [responses[first]], wm, keys)
+                    curve.append(rows.assign(kind=kind, key=KEYS))
+                    psis[kind].append(rows["psi"][0])
+        written = {PLAIN: responses[:n], WATERMARKED: responses[n:]}
+        return written, pd.concat(curve, ignore_index=True)
+
+    def _grow(
+        self,
+        prompt: list[int],
+        responses: list[list[int]],
+        growing: list[int],
+        end: int,
+        question: Question,
+        marks: list[generate.Mark],
+        show_draft: Callable[[list[list[int]]], None],
+    ) -> None:
+        """Continue these responses, which have one length, until they have ``end`` tokens."""
+        start = len(responses[growing[0]])
+
+        def look(ids: Tensor, logits: Tensor) -> Tensor:
+            """Show the texts so far, and leave the logits as they are."""
+            so_far = list(responses)
+            for i, row in zip(growing, ids.tolist(), strict=True):
+                so_far[i] = row[len(prompt) :]
+            show_draft(so_far)
+            return logits
+
+        pieces = generate.sample(
+            self.lm.model,
+            [prompt + responses[i] for i in growing],
+            end - start,
+            temperature=question.temperature,
+            seed=question.seed,
+            rows=[ROWS_PER_TEXT * (i % question.n_samples) + start for i in growing],
+            marks=[marks[i] for i in growing],
+            processor=lambda _: look,
+        )
+        for i, piece in zip(growing, pieces, strict=True):
+            [responses[i]] = self._ended([responses[i] + piece])
+
+    def _ended(self, responses: list[list[int]]) -> list[list[int]]:
+        """An answer of a chat model ends at its end token; a continuation has no end."""
+        return generate.cut(self.lm.model, responses) if self.lm.is_chat else responses
 
     def test(
         self,
@@ -259,7 +367,7 @@ class Session:
             if edit.share:
                 before = self.test(text, question, key, prompt, report=report)
                 report("editing", 0.0)
-                operator = corrupt.named(self.lm, [edit.how])[edit.how]
+                operator = _operator(self.lm, edit.how)
                 _, [ids] = operator([[]], [ids], edit.share, EDIT_SEED)
                 ids = self.lm.encode(self.lm.decode(ids))  # a detector sees characters
             start = self._prompt(prompt) if prompt.strip() else self.lm.unknown_prompt()
@@ -311,16 +419,9 @@ class Session:
         pieces = show.pieces(pd.concat(tables, ignore_index=True), lm.decode)
         return Tested(lm.decode(response), edit, row, control, pieces)
 
-    def bound(self, question: Question, key: Key, report: Report = silent) -> Key:
-        """Return the key for a key file, bound to the weight and σ of the question."""
-        with alone:
-            wm = self._watermark(question, report)
-            return perturb.bind(self.lm.model, wm, key)
-
     def _watermark(self, question: Question, report: Report) -> Watermark:
         one_weight(self.lm.model, question.weight)
-        sigma = self.sigma(question.weight, question.n_tokens, question.psi, report)
-        return Watermark(question.weight, sigma)
+        return Watermark(question.weight, self.sigma(question, report))
 
     def _prompt(self, text: str) -> list[int]:
         if not text.strip():
@@ -334,11 +435,17 @@ class Session:
         is_wrong = key.key_id == self.wrong_key.key_id
         return [key, Key.new() if is_wrong else self.wrong_key]
 
-    def _sample(self, prompts: list, n_tokens: int, seed: int, step: str, report: Report) -> list:
-        def on_step(done: int, total: int) -> None:
-            report(step, done / total)
 
-        return generate.sample(self.lm.model, prompts, n_tokens, seed=seed, on_step=on_step)
+def _kind_of_text(question: Question) -> tuple[str, int, float]:
+    """What ‖G‖ of a text depends on."""
+    return question.weight, question.n_tokens, question.temperature
+
+
+def _operator(lm: models.LM, how: str) -> corrupt.Change:
+    """The edit of this name."""
+    if how == ROUND_TRIP:
+        return rewrite.round_trips(lm)[how]
+    return corrupt.named(lm, [how])[how]
 
 
 def figure(result: Comparison) -> Figure:

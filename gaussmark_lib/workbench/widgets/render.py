@@ -2,6 +2,7 @@
 
 import base64
 import io
+from html import escape
 from pathlib import Path
 
 import jinja2
@@ -9,7 +10,7 @@ import numpy as np
 
 from gaussmark_lib.workbench import verdict
 from gaussmark_lib.workbench.plots import show, style
-from gaussmark_lib.workbench.widgets.playground import Comparison, Tested, figure
+from gaussmark_lib.workbench.widgets.playground import Comparison, Draft, Tested, figure
 
 FULL_COLOUR = 3.0  # / √T: three standard deviations of a token's equal share of ψ ~ N(0, 1)
 FALSE_ALARM = (
@@ -41,6 +42,14 @@ _macros = _environment.get_template("results.html.j2").module
 message = _macros.message  # a sentence that a screen reader reads out
 outdated = _macros.outdated  # a result, dimmed, and the names of the settings that have changed
 aside = _macros.aside  # a quiet line below an input
+
+
+def draft(so_far: Draft) -> str:
+    """Render the first texts while they are being written, with ψ after each piece."""
+    columns = {}
+    for kind, text in so_far.texts.items():
+        columns[_macros.growing(kind.capitalize(), so_far.psis[kind])] = escape(text)
+    return show.cards(columns).data
 
 
 def comparison(result: Comparison) -> str:

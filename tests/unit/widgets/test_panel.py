@@ -5,7 +5,6 @@ never shows half of anything.
 import re
 from dataclasses import replace
 from html import unescape
-from pathlib import Path
 from threading import Event
 
 import ipywidgets as w
@@ -13,8 +12,9 @@ import pandas as pd
 import pytest
 import tiny_lm
 
-from gaussmark_lib import perturb
+from gaussmark_lib import models, perturb
 from gaussmark_lib.perturb import Key
+from gaussmark_lib.workbench.rewrite import apertium
 from gaussmark_lib.workbench.widgets import Panel, action, playground, render
 from gaussmark_lib.workbench.widgets.playground import Edit, Question, Session
 
@@ -77,7 +77,7 @@ def test_stop_leaves_the_base_model_and_what_was_shown(
     seen = []
 
     def stop_in_the_middle(change) -> None:
-        if change["new"] == "writing watermarked text":
+        if change["new"] == "writing":
             seen.append(hasattr(panel.session.lm.model, "gaussmark"))
             panel.writing.stop.click()
 
@@ -191,41 +191,51 @@ def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.Monk
     assert tested.testing.message.value == ""
 
 
-def test_keys_are_saved_and_loaded(panel: Panel, tmp_path: Path):
-    panel.new_key.click()
-    secret, panel.key_file.value = panel.key, str(tmp_path / "a key.json")
-    press(panel, "save_key")
-    assert "a key.json" in panel.filing.output.value
-    saved = Key.load(tmp_path / "a key.json")
-    assert saved.secret == secret.secret
-    assert saved.watermark == perturb.Watermark(
-        tiny_lm.WEIGHT, panel.session.sigma(tiny_lm.WEIGHT, ASKED.n_tokens, ASKED.psi)
-    )
-    press(panel, "save_key")
-    assert "exists" in panel.filing.message.value, "a key file is never written over"
-
-    panel.seed_key.click()
-    panel.weight.value = panel.weight.options[0]
-    panel.wait()
-    press(panel, "load_key")
-    assert panel.key == secret
-    assert panel.weight.value == tiny_lm.WEIGHT
-    assert secret.key_id in panel.filing.output.value
+def test_another_model_is_loaded(panel: Panel, monkeypatch: pytest.MonkeyPatch):
+    assert list(panel.model.options)[:2] == ["tiny", "doclm"]
     press(panel, "generate")
-    everything = shown(panel)
-    assert secret.secret.hex() not in everything
-    assert str(secret.seed) not in everything
-    of_two = perturb.Watermark([tiny_lm.WEIGHT, *panel.weight.options[:1]], 0.1)
-    panel.key_file.value = str(tmp_path / "two.json")
-    perturb.bind(panel.session.lm.model, of_two, Key.from_seed(3)).save(panel.key_file.value)
-    press(panel, "load_key")
-    assert "expected one matrix, got 2" in panel.filing.message.value
-    assert panel.key == secret
+    drawn = panel.session.wrong_key
+    panel.n_tokens.value = 64 // 2
+    panel.model.value = "doclm"
+    panel.wait()
+    assert panel.error is None
+    assert panel.session.lm.name == "doclm"
+    assert panel.session.wrong_key == drawn
+    assert panel.weight.value == models.default_weight(panel.session.lm.model)
+    assert panel.prompt.value == panel.session.prompts[0]
+    assert "documentation" in panel.opening.output.value
+    assert "Changed since: model" in panel.writing.output.value
+    monkeypatch.setattr(models, "load", lambda *_, **__: 1 / 0)
+    panel.model.value = "tiny"
+    panel.wait()
+    assert panel.model.value == "doclm", "what could not be loaded is not chosen"
+    assert "ZeroDivisionError" in panel.opening.message.value
 
-    panel.key_file.value = str(tmp_path / "none.json")
-    press(panel, "load_key")
-    assert 'role="alert"' in panel.filing.message.value
-    assert "No such file" in panel.filing.message.value
+
+def test_a_text_is_shown_while_it_is_written(panel: Panel, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(action, "MOMENT", 0.0)
+    drafts = []
+    panel.writing.output.observe(lambda change: drafts.append(unescape(change["new"])), "value")
+    press(panel, "generate")
+    whole = panel.writing.result.text("watermarked")
+    psis = panel.writing.result.curve.query("kind == 'watermarked' and key == 'this key'")["psi"]
+    grown = [draft for draft in drafts if whole[:5] in draft and whole[:6] not in draft]
+    assert grown
+    assert f"ψ = {psis.iloc[0]:.1f} → {psis.iloc[1]:.1f}" in grown[0]
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_the_round_trip_is_a_button_where_apertium_is(
+    session: Session, is_installed: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(apertium, "is_installed", lambda: is_installed)
+    panel = Panel(session, question=ASKED)
+    assert ("To Spanish and back" in shown(panel)) == is_installed
+    seen = []
+    monkeypatch.setattr(session, "test", lambda *given, **_: seen.append(given[4]) or 1 / 0)
+    panel.text.value = "abc"
+    press(panel, "round_trip")
+    assert seen == [Edit(playground.ROUND_TRIP, 1.0)]
 
 
 def test_every_input_and_button_says_what_it_is_for(panel: Panel):

@@ -13,8 +13,10 @@ from scipy.stats import norm
 
 from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
 from gaussmark_lib.beyond import channel, promise
+from gaussmark_lib.engine import packages
 from gaussmark_lib.errors import InvalidWatermarkError
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import rewrite
 from gaussmark_lib.workbench.widgets import playground
 from gaussmark_lib.workbench.widgets.playground import (
     EDIT_SEED,
@@ -23,6 +25,7 @@ from gaussmark_lib.workbench.widgets.playground import (
     THIS_KEY,
     WATERMARKED,
     WRONG_KEY,
+    Draft,
     Edit,
     Question,
     Session,
@@ -32,6 +35,7 @@ from gaussmark_lib.workbench.widgets.playground import (
 WEIGHT = tiny_lm.WEIGHT
 ASKED = Question("The function", WEIGHT, psi=2.0, n_tokens=12, n_samples=2, seed=5)
 KEY = Key.from_seed(1)
+LENGTHS = [1, 2, 4, 5, 7, 8, 10, 12]  # of a text of ASKED after each piece
 
 
 @pytest.fixture
@@ -44,21 +48,34 @@ def test_sigma_is_solved_once_from_texts_without_watermark(session, monkeypatch)
     prompts = [session.lm.prompt(prompt) for prompt in tiny_lm.PROMPTS[:3]]
     plain = generate.sample(model, prompts, 12)
     norms = [G.norm for G in score.gradients(model, prompts, plain, Watermark(WEIGHT, 1.0))]
-    assert not session.knows(WEIGHT, 12)
-    first = session.sigma(WEIGHT, 12, psi=2.0)
+    assert not session.knows(ASKED)
+    first = session.sigma(ASKED)
     assert first == pytest.approx(stats.sigma_for_psi(norms, 2.0), rel=1e-6)
     monkeypatch.setattr(generate, "sample", lambda *_, **__: pytest.fail("measured again"))
-    assert session.sigma(WEIGHT, 12, psi=6.0) == pytest.approx(3 * first)
-    assert not session.knows(WEIGHT, 13)
+    assert session.sigma(replace(ASKED, psi=6.0)) == pytest.approx(3 * first)
+    assert not session.knows(replace(ASKED, n_tokens=13))
+    assert not session.knows(replace(ASKED, temperature=0.5))
+
+
+def written_in_pieces(session: Session, sample: int) -> list[int]:
+    """A text of ASKED, piece by piece: each piece has random numbers of its own."""
+    ids: list[int] = []
+    prompt = session.lm.prompt(ASKED.prompt)
+    for end in LENGTHS:
+        row = 10_000 * sample + len(ids)
+        options = {"seed": 5, "rows": [row]}
+        [piece] = generate.sample(session.lm.model, [prompt + ids], end - len(ids), **options)
+        ids = ids + piece
+    return ids
 
 
 def test_compare_is_the_library_in_a_row(session):
     result, model = session.compare(ASKED, KEY), session.lm.model
     prompts = [session.lm.prompt(ASKED.prompt)] * 2
-    wm = Watermark(WEIGHT, session.sigma(WEIGHT, 12, 2.0))
-    plain = generate.sample(model, prompts, 12, seed=5)
+    wm = Watermark(WEIGHT, session.sigma(ASKED))
+    plain = [written_in_pieces(session, sample) for sample in (0, 1)]
     with perturb.watermarked(model, wm, KEY):
-        marked = generate.sample(model, prompts, 12, seed=5)
+        marked = [written_in_pieces(session, sample) for sample in (0, 1)]
     assert plain != marked
     keys = [KEY, session.wrong_key]
     wanted = score.score(model, 2 * prompts, plain + marked, wm, keys)
@@ -74,8 +91,7 @@ def test_compare_is_the_library_in_a_row(session):
 
     for kind, text in ((PLAIN, plain[0]), (WATERMARKED, marked[0])):
         curve = result.curve[result.curve["kind"] == kind]
-        lengths = [1, 2, 4, 5, 7, 8, 10, 12]
-        of_text = score.score(model, prompts[:1], [text], wm, keys, lengths=lengths)
+        of_text = score.score(model, prompts[:1], [text], wm, keys, lengths=LENGTHS)
         np.testing.assert_allclose(curve["psi"], of_text["psi"], rtol=0, atol=2e-5)
         assert curve["n_tokens"].tolist() == of_text["n_tokens"].tolist()
     for (kind, sample), pieces in result.pieces.groupby(["kind", "sample"]):
@@ -100,7 +116,7 @@ def test_any_text_is_tested_with_and_without_its_prompt(session):
         result = session.test(text, ASKED, KEY, before)
         assert result.row["psi"] == pytest.approx(wanted["psi"][0], abs=2e-5), "σ cancels"
         assert result.row["control_p_value"] == pytest.approx(wanted["p_value"][1], rel=1e-3)
-        sigma = session.sigma(WEIGHT, ASKED.n_tokens, ASKED.psi)
+        sigma = session.sigma(ASKED)
         found = promise.table(
             lm.model, prompts, responses, Watermark(WEIGHT, 0.37), unknown_prompt=[]
         )
@@ -153,7 +169,7 @@ def test_stopped_anywhere_the_model_is_the_base_model(session, at):
     theta = weights.Weight(session.lm.model, WEIGHT).value().clone()
     left = [at]
 
-    def stop(step: str, share: float) -> None:
+    def stop(*report: object) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise StoppedError
@@ -161,10 +177,65 @@ def test_stopped_anywhere_the_model_is_the_base_model(session, at):
     try:
         session.compare(replace(ASKED, n_tokens=20), KEY, stop)
     except StoppedError:
-        assert at < 3 * 20 + 10
+        assert at < 2 * 20 + 20
     assert torch.equal(weights.Weight(session.lm.model, WEIGHT).value(), theta)
     perturb.refuse_perturbed(session.lm.model)
-    assert session.knows(WEIGHT, 20) == (at > 20), "a stopped measurement is not kept"
+    is_measured = at >= 20 + session.n_reference
+    assert session.knows(replace(ASKED, n_tokens=20)) == is_measured, "or it was stopped"
+
+
+def test_texts_and_psi_are_reported_while_they_grow(session):
+    drafts = []
+
+    def keep(step: str, share: float, draft: Draft | None = None) -> None:
+        if draft:
+            psis = {kind: list(values) for kind, values in draft.psis.items()}
+            drafts.append((share, dict(draft.texts), psis))
+
+    result = session.compare(ASKED, KEY, keep)
+    assert [share for share, _, _ in drafts] == pytest.approx(np.arange(12) / 12)
+    for kind in (PLAIN, WATERMARKED):
+        whole = result.text(kind)
+        assert [texts[kind] for _, texts, _ in drafts] == [whole[:i] for i in range(12)]
+        curve = result.curve.query("kind == @kind and key == 'this key'")["psi"].tolist()
+        assert [len(psis[kind]) for _, _, psis in drafts] == [
+            sum(i >= n for n in LENGTHS) for i in range(12)
+        ]
+        assert drafts[-1][2][kind] == curve[:-1]
+
+
+def test_an_answer_of_a_chat_model_ends_at_its_end_token(session, monkeypatch):
+    lm = session.lm
+    whole = lm.encode(session.compare(ASKED, KEY).text(PLAIN))
+    end = whole[5]
+    monkeypatch.setattr(generate, "end_tokens", lambda _: {end})
+    monkeypatch.setattr(type(lm), "is_chat", property(lambda _: True))
+    monkeypatch.setattr(type(lm), "prompt", lambda lm, text: lm.tokenizer.encode(text))
+    answer = session.compare(replace(ASKED, n_samples=1), KEY)
+    n_before_end = whole.index(end, 1)  # the first token does not end a text
+    answered = answer.curve.query("kind == 'plain'")["n_tokens"]
+    assert answered.max() == n_before_end < 12
+    for [text] in answer.tested.values():
+        assert end not in lm.encode(text.text)[1:]
+
+
+def test_the_examples_fit_the_model(session, monkeypatch):
+    monkeypatch.setattr(packages, "is_installed", lambda _: False)
+    assert playground.installed_models() == ["doclm"]
+    beginnings = playground.example_prompts(replace(session.lm, name="doclm"), 2)
+    assert len(beginnings) == 2
+    assert max(map(len, beginnings)) <= 160
+    monkeypatch.setattr(type(session.lm), "is_chat", property(lambda _: True))
+    assert playground.example_prompts(session.lm) == list(playground.INSTRUCTIONS)
+
+
+def test_a_round_trip_is_an_edit(session, monkeypatch):
+    def change(prompts, responses, share, seed):
+        return prompts, [list(reversed(ids)) for ids in responses]
+
+    monkeypatch.setattr(rewrite, "round_trips", lambda _: {playground.ROUND_TRIP: change})
+    result = session.test("abc", ASKED, KEY, edit=Edit(playground.ROUND_TRIP, 1.0))
+    assert (result.text, result.before.text) == ("cba", "abc")
 
 
 def test_several_weights_are_refused(session):
