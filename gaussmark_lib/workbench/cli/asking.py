@@ -58,7 +58,15 @@ def stream(
     batch: options.Batch = 64,
 ) -> int:
     """Test texts one after another, each only for new evidence."""
-    texts = inputs.texts(files or [], {"--text": text}, prompt, prompt_file, format, column, out)
+    texts = inputs.texts(
+        files or [],
+        {"--text": text},
+        prompt=prompt,
+        prompt_file=prompt_file,
+        format=format,
+        column=column,
+        out=out,
+    )
     path = paths.as_path(state, "--state", GaussMarkError)
     references = []  # the texts of --given
     if given:
@@ -104,7 +112,15 @@ def answer(
     batch: options.Batch = 64,
 ) -> int:
     """Answer only yes or no, for untrusted users; STATE counts their queries."""
-    texts = inputs.texts(files or [], {"--text": text}, prompt, prompt_file, format, column, out)
+    texts = inputs.texts(
+        files or [],
+        {"--text": text},
+        prompt=prompt,
+        prompt_file=prompt_file,
+        format=format,
+        column=column,
+        out=out,
+    )
     question = ask([key], model, level=level, edited=edited)  # loads the model
 
     from gaussmark_lib.workbench.cli import answering
@@ -136,7 +152,15 @@ def trace(
 
     The p-value is over all users.
     """
-    texts = inputs.texts(files or [], {"--text": text}, prompt, prompt_file, format, column, out)
+    texts = inputs.texts(
+        files or [],
+        {"--text": text},
+        prompt=prompt,
+        prompt_file=prompt_file,
+        format=format,
+        column=column,
+        out=out,
+    )
     question = ask([key], model, edited=edited)
 
     from gaussmark_lib.workbench.cli.naming import Naming, codebook_of

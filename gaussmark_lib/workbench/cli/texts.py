@@ -51,7 +51,15 @@ def detect(
     batch: options.Batch = 64,
 ) -> int:
     """Test whether texts carry a key's watermark."""
-    texts = inputs.texts(files or [], {"--text": text}, prompt, prompt_file, format, column, out)
+    texts = inputs.texts(
+        files or [],
+        {"--text": text},
+        prompt=prompt,
+        prompt_file=prompt_file,
+        format=format,
+        column=column,
+        out=out,
+    )
     question = ask(key, model, level=level, edited=edited)
 
     from gaussmark_lib.workbench.cli.normalise import Normalising

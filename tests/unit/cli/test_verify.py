@@ -58,6 +58,7 @@ def test_what_cannot_be_verified_is_refused(lm, keys, tmp_path, capsys):
 def test_the_unmarked_base_is_an_answer(lm, keys, tmp_path, capsys):
     base = str(tmp_path / "base")
     lm.model.save_pretrained(base)
+    capsys.readouterr()  # the bar of writing
     answers = [
         answer(capsys, "verify", base, "--key", keys[0], name, "doclm")
         for name in ("--model", "--base")
