@@ -17,6 +17,7 @@ import pandas as pd
 from IPython.display import Markdown
 from jaxtyping import Float
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 from scipy.stats import norm
 from torch import Tensor
 
@@ -366,7 +367,7 @@ def letters(texts: Texts, n: int, n_tokens: int, seed: int) -> tuple[list[list[i
 
 def of_letters(
     texts: Texts,
-    psi: Sequence[float],
+    psi: ArrayLike,
     n_letters: int,
     level: float,
     seed: int,

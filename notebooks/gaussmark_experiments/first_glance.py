@@ -41,14 +41,14 @@ def shortened(text: str) -> str:
 def draw(lm: models.LM, pair: pd.Series) -> Figure:
     """Draw both texts of a pair below their ψ and p, and the end of their prompt above them."""
     figure = Figure(figsize=(9.6, 3.4), layout="constrained")
-    prompt = " ".join(lm.decode(pair["prompt"]).split())
+    prompt = " ".join(lm.decode(list(pair["prompt"])).split())
     figure.suptitle(f"The prompt ends: … {prompt[-90:]}", fontsize="medium", parse_math=False)
     kinds = {"plain": style.PLAIN, "watermarked": style.WATERMARKED}
     for axes, (kind, colour) in zip(figure.subplots(1, 2), kinds.items(), strict=True):
         psi = pair[f"psi_{kind}"]
         p_value = verdict.p_value(norm.logsf(psi) / np.log(10))
         axes.set_title(f"{kind}: ψ = {psi:.2f}, p = {p_value}", loc="left", color=colour)
-        words = shortened(lm.decode(pair[kind]))
+        words = shortened(lm.decode(list(pair[kind])))
         axes.text(0, 1, words, va="top", linespacing=1.5, fontsize="small", parse_math=False)
         axes.axis("off")
     return figure

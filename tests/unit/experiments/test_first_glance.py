@@ -43,7 +43,7 @@ def test_the_picture_has_the_pair_with_the_median_psi(record, tmp_path, monkeypa
     assert image.imread(tmp_path / "picture.png").shape[1] == 960
     said = capsys.readouterr().out
     assert said.startswith("*tiny, 11 tokens each")
-    assert "75.0% (95% interval 20.0% to 99.0%, n = 4).*" in said
+    assert "75% (20% to 99%), n = 4.*" in said
     pair = first_glance.typical(pd.read_parquet(record / "texts.parquet"))
     assert pair["psi_watermarked"] == 2.0, "of two in the middle, the smaller"
     figure = first_glance.draw(tiny_lm.build(), pair)
