@@ -37,6 +37,7 @@ BAD: dict[str, list] = {
     "count": [0, -1, 2.5, NAN, "3", None, True, [1]],
     "seed": [-1, 2.5, "3", [1], {}],
     "share": [10**5000, 0, 1, -0.1, 1.1, NAN, INF, "0.5", None, True, [0.5]],
+    "share or none": [10**5000, 0, 1, -0.1, 1.1, NAN, INF, "0.5", True, [0.5]],
     "fraction": [-0.1, 1.1, NAN, INF, "0.5", None, True],
     "positive": [10**5000, 0, -1.0, NAN, INF, "1", None, True, [1.0]],
     "sigma": [10**5000, 0, -1.0, NAN, INF, "1", None, True, [], ["1"]],
@@ -127,7 +128,9 @@ def doors(folder: Path) -> dict[str, Door]:
         "score.score": Door(
             score.score, tested, of_tested | settings | {"lengths": "list?", "xis": "noises"}
         ),
-        "joint.sequence": Door(joint.sequence, tested, of_tested | settings | {"share": "share"}),
+        "joint.sequence": Door(
+            joint.sequence, tested, of_tested | settings | {"share": "share or none"}
+        ),
         "tracing.Codebook": Door(
             tracing.Codebook,
             {"key": KEY, "n_users": 9, "n_base": 3},

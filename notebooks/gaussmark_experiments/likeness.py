@@ -82,7 +82,7 @@ def measured(model: str, design: Design) -> dict[str, Any]:
         "weight": wm.weight,
         "finished": datetime.now(UTC).strftime("%Y-%m-%d"),
         "sigma": wm.sigma,
-        "sd of the weight": float(theta.std()),
+        "sd of the weight": float(theta.detach().std()),
         "entropy": stats.mean([of_text.mean() for of_text in entropies]).row(),
         "largest over smallest norm": spread.row(),
         "cosine": {kind: cosine.row() for kind, cosine in cosines.items()},

