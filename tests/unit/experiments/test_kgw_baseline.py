@@ -554,4 +554,5 @@ def test_figures_show_the_reference_and_this_run():
     legends = [axes.get_legend() for axes in ways.axes]
     [legend] = [legend for legend in legends if legend]
     labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == ["temperature 1", "temperature 0", "beam search"], "also the reference's ways"
+    ways_of_all = {"temperature 1", "temperature 0", "beam search"}
+    assert set(labels) == ways_of_all, "also the reference's ways"
