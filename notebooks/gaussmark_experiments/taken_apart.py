@@ -7,9 +7,10 @@ statistics:
     ψ at θ + ξ          ⟨ξ, G(θ + ξ)⟩ / (σ‖G(θ + ξ)‖)
     likelihood ratio    log p_{θ+ξ}(y) − log p_θ(y), nats
 
-Only the first has a distribution that is known without any text: N(0, 1) over keys. For the others,
-a threshold comes from human texts. To second order in ξ, with the Fisher information F of the text
-and s = √(ξᵀFξ), which is about the predicted ψ:
+Only the first has a distribution that is known in advance: N(0, 1) over keys. For the others, a
+threshold that is the same for all texts comes from human texts. To second order in ξ, with the
+Fisher information F of the text and s = √(ξᵀFξ), which is about the predicted ψ, and for human text
+that is distributed like plain text of the model:
 
     mean and sd          human text          watermarked text
     ψ at θ               0,  1               s,  1
