@@ -88,12 +88,18 @@ def waiting(words: str) -> None:
         say(words)
 
 
+WORD = 12  # characters: the first column of a table is at least as wide as a word of this length
+
+
 def table(rows: Sequence[Mapping[str, object]], *, heading: bool = False) -> None:
     """Print a table that fits the terminal."""
     from rich.console import Console
     from rich.table import Column, Table
 
     columns = [Column(name, overflow="fold") for name in rows[0]]
+    names = [str(next(iter(row.values()))) for row in rows]  # what the rows are about
+    longest_word = max(len(word) for name in names for word in name.split() or [""])
+    columns[0].min_width = min(longest_word, WORD)  # such a word is not folded
     shown = Table(*columns, box=None, pad_edge=False, show_header=heading, padding=(0, 2, 0, 0))
     for row in rows:
         cells = [visible(str(cell)) for cell in row.values()]  # of records by others, too

@@ -30,7 +30,7 @@ HEADINGS = {  # column → words that a narrow terminal can break
     "10% substituted": "10% subst.",
     "30% substituted": "30% subst.",
     "copy-paste 25%": "copy- paste 25%",
-    "rewritten": "re- written",
+    "rewritten": "re- writ- ten",
     "LoRA, 200 steps": "LoRA 200",
 }
 ELSEWHERE = (

@@ -80,6 +80,14 @@ def test_a_table_fits_the_terminal_and_loses_no_word(capsys, monkeypatch):
     assert lines == ["sigma    n", r"\x1b[2J  7", "0.25     failed"]
 
 
+def test_a_narrow_table_keeps_the_words_of_its_first_column(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    columns = {f"column {i}": "0 to 100" for i in range(8)}
+    answers.table([{"scheme": "GaussMark, sharper"} | columns], heading=True)
+    words = capsys.readouterr().out.split()
+    assert {"GaussMark,", "sharper"} <= set(words)
+
+
 def test_the_weights_of_a_model_are_listed_and_an_unknown_one_is_named(lm, tmp_path, capsys):
     code, out, _ = answer(capsys, "list", "weights", "--model", "tiny")
     rows = dict(line.split(maxsplit=1) for line in out.splitlines())
