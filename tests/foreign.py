@@ -26,10 +26,10 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from gaussmark_experiments.doclm import train
 from gaussmark_lib.engine import checkpoints, corpus
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench import runs
-from gaussmark_lib.workbench.doclm import train
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
 RECIPE = train.Recipe(hidden=192, intermediate=512, context=512, steps=600)

@@ -9,9 +9,7 @@
 ``claims``   findings and checks, and the table at a notebook's end
 ``answers``  what the larger runs found, next to the reader's own
 ``plots``    styles, panels and intervals of all figures
-``quality``  what a watermark costs: judges, tasks, measures of texts
 ``rewrite``  edits that need a model: resampled spans, translation there and back
-``doclm``    how the embedded model is trained
 ``verdict``  what a p-value means for a text, in words
 ``words``    numbers in words
 ``widgets``  the playground

@@ -45,7 +45,7 @@ MODEL = files.DATA / "doclm"
 OUTSIDE = re.compile(
     r"gaussmark_lib\.workbench\.(answers|plots|widgets(?!\.playground)|cli|runs|record|sweeps)\b"
 )
-# of quality.judge, without its key, which is a secret
+# of measures.judge, without its key, which is a secret
 JUDGE = ("GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL")
 CORPUS = "gaussmark_lib.engine.corpus"
 
