@@ -1,5 +1,5 @@
 """The experiments behind the notebooks: one file per notebook, with the notebook's name. The file
-of notebook 11 is ``gaussmark_lib.workbench.widgets.playground``. ``bench`` has no notebook.
+of notebook 11 is ``gaussmark_lib.workbench.widgets.playground``. The last files have no notebook.
 
 =========================  =========================================================================
 ``first_watermark``        00: a blind game, and the picture that three notebooks build on
@@ -24,8 +24,11 @@ of notebook 11 is ``gaussmark_lib.workbench.widgets.playground``. ``bench`` has 
 ``taken_apart``            19: ψ and the likelihood ratio, with exact and empirical thresholds
 ``train_doclm``            20: how good a trained model is (its training: ``doclm``)
 ``bench``                  ``gaussmark bench``: one table of watermarks for a model
-``likeness``               no notebook: how much a model is like doclm, for a page of the site
+``likeness``               how much a model is like doclm, for a page of the site
 ``first_glance``           the README's picture, of a record of 00
+``promised_power``         does the power that ``detect`` promises come true, over fresh keys?
+``gpu_report``             ``make gpu-report``: time and memory of a large model on a GPU
+``foreign``                every notebook on three small models of other architectures
 ``measures``               what a watermark costs: judges, tasks, measures of texts
 ``toys``                   models in which the paper's theory has a closed form
 ``doclm``                  how the embedded model is trained
