@@ -1,5 +1,5 @@
-"""The experiments behind the notebooks: one file per notebook, with the notebook's name. The file
-of notebook 11 is ``gaussmark_lib.workbench.widgets.playground``. The last files have no notebook.
+"""The experiments behind the notebooks: one file per notebook, with the notebook's name; the file of
+notebook 11 is ``widgets.playground``. Then programs without a notebook, and folders.
 
 =========================  =========================================================================
 ``first_watermark``        00: a blind game, and the picture that three notebooks build on
@@ -32,10 +32,11 @@ of notebook 11 is ``gaussmark_lib.workbench.widgets.playground``. The last files
 ``measures``               what a watermark costs: judges, tasks, measures of texts
 ``toys``                   models in which the paper's theory has a closed form
 ``doclm``                  how the embedded model is trained
+``widgets``                11: the playground
 =========================  =========================================================================
 
-An experiment imports the library, and other experiments if it repeats a part of them. The folders
-``measures``, ``toys`` and ``doclm`` import no experiment, and neither does the library. A new
-experiment is a file here with a line above, its notebook, its solution, its test in
-``tests/unit/experiments``, and small parameters in ``tests/notebooks``.
+An experiment imports the library, and other experiments if it repeats a part of them. The folders import
+no experiment, and neither does the library. A new experiment is a file here with a line above, its
+notebook, its solution, its test in ``tests/unit/experiments``, and small parameters in
+``tests/notebooks``.
 """
