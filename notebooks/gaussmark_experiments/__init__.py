@@ -1,5 +1,5 @@
-"""The experiments behind the notebooks: one file per notebook, with the notebook's name; the file of
-notebook 11 is ``widgets.playground``. Then programs without a notebook, and folders.
+"""The experiments behind the notebooks: one file per notebook, with the notebook's name. The file
+of notebook 11 is ``widgets.playground``. Programs without a notebook and folders come last.
 
 =========================  =========================================================================
 ``first_watermark``        00: a blind game, and the picture that three notebooks build on
@@ -35,8 +35,8 @@ notebook 11 is ``widgets.playground``. Then programs without a notebook, and fol
 ``widgets``                11: the playground
 =========================  =========================================================================
 
-An experiment imports the library, and other experiments if it repeats a part of them. The folders import
-no experiment, and neither does the library. A new experiment is a file here with a line above, its
-notebook, its solution, its test in ``tests/unit/experiments``, and small parameters in
+An experiment imports the library, and other experiments if it repeats a part of them. The folders
+import no experiment, and neither does the library. A new experiment is a file here with a line
+above, its notebook, its solution, its test in ``tests/unit/experiments``, and small parameters in
 ``tests/notebooks``.
 """
