@@ -132,9 +132,9 @@ def test_the_command_exists_and_every_file_of_the_library_is_packaged():
         for package, patterns in setuptools["package-data"].items()
         for pattern in patterns
     ]
-    places = [f"{package.relative_to(ROOT)}/**/*" for package in PACKAGES]
-    of_packages = [path for place in places for path in tracked.files(place)]
-    others = [p for p in of_packages if p.suffix not in (".py", ".pyc") and p.is_file()]
+    places = [f"{package.relative_to(ROOT)}/**/[!.]*" for package in PACKAGES]
+    files_of_packages = [path for place in places for path in tracked.files(place)]
+    others = [p for p in files_of_packages if p.suffix not in (".py", ".pyc") and p.is_file()]
     assert [path for path in others if not any(path.match(pattern) for pattern in data)] == []
 
 
