@@ -31,7 +31,7 @@ project = html_title = "GaussMark workbench"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "notebooks/pages/index"
 include_patterns = ["*.md", "notebooks/**", "papermill_runs/README.md", "data/doclm/README.md"]
-exclude_patterns = [".*", "build", "**/.ipynb_checkpoints"]
+exclude_patterns = [".*", "build", "**/.ipynb_checkpoints", "notebooks/gaussmark_experiments"]
 
 nb_execution_mode = "off"  # the notebooks are committed as executed
 nb_merge_streams = True

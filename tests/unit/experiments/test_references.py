@@ -6,9 +6,8 @@ import subprocess
 
 import pandas as pd
 import pytest
-import references
 
-from gaussmark_experiments import after_release
+from gaussmark_experiments import after_release, references
 from gaussmark_lib import files
 from gaussmark_lib.stats import Estimate
 from gaussmark_lib.workbench import record, words
