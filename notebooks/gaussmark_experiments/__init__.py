@@ -24,6 +24,7 @@ of notebook 11 is ``gaussmark_lib.workbench.widgets.playground``. ``bench`` has 
 ``taken_apart``            19: ψ and the likelihood ratio, with exact and empirical thresholds
 ``train_doclm``            20: how good a trained model is (its training: ``workbench.doclm``)
 ``bench``                  ``gaussmark bench``: one table of watermarks for a model
+``pooled``                 no notebook: one record of the parts of a notebook's record
 ``likeness``               no notebook: how much a model is like doclm, for a page of the site
 ``first_glance``           the README's picture, of a record of 00
 =========================  =========================================================================
