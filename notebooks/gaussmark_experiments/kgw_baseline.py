@@ -25,6 +25,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_experiments import quality, robustness
+from gaussmark_experiments.measures import compare
 from gaussmark_experiments.one_key_in_production import Human
 from gaussmark_lib import (
     divergence,
@@ -46,7 +47,6 @@ from gaussmark_lib.workbench import answers, record, runs
 from gaussmark_lib.workbench.pairs import Pairs, means, shares
 from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
-from gaussmark_lib.workbench.quality import compare
 from gaussmark_lib.workbench.runs.folder import Run
 from gaussmark_lib.workbench.words import number
 

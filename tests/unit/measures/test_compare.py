@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from scipy.stats import multinomial
 
+from gaussmark_experiments.measures import compare
+from gaussmark_experiments.measures.compare import CONTROL, GAUSSMARK, STRONG
 from gaussmark_lib import stats
-from gaussmark_lib.workbench.quality import compare
-from gaussmark_lib.workbench.quality.compare import CONTROL, GAUSSMARK, STRONG
 
 
 def changes(model, shift, n=80, seed=0, measure="toy"):

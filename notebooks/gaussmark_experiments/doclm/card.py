@@ -10,9 +10,9 @@ import torch
 import transformers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from gaussmark_experiments.doclm.train import Recipe
 from gaussmark_lib import files
 from gaussmark_lib.engine import corpus as installed
-from gaussmark_lib.workbench.doclm.train import Recipe
 
 CARD = Path(__file__).parent / "model_card.md"
 DOCUMENTATION = "Documentation prose of the installed packages (`gaussmark_lib/engine/corpus.py`)"

@@ -10,14 +10,9 @@ from typing import Any
 import ipywidgets as w
 import traitlets
 
-from gaussmark_lib import models, tokens
-from gaussmark_lib.engine import packages
-from gaussmark_lib.keys import Key
-from gaussmark_lib.weights import some_weights
-from gaussmark_lib.workbench.rewrite import apertium
-from gaussmark_lib.workbench.widgets import playground, render
-from gaussmark_lib.workbench.widgets.action import WIDE, Action, button
-from gaussmark_lib.workbench.widgets.playground import (
+from gaussmark_experiments.widgets import playground, render
+from gaussmark_experiments.widgets.action import WIDE, Action, button
+from gaussmark_experiments.widgets.playground import (
     EDITS,
     ROUND_TRIP,
     Edit,
@@ -25,6 +20,11 @@ from gaussmark_lib.workbench.widgets.playground import (
     Report,
     Session,
 )
+from gaussmark_lib import models, tokens
+from gaussmark_lib.engine import packages
+from gaussmark_lib.keys import Key
+from gaussmark_lib.weights import some_weights
+from gaussmark_lib.workbench.rewrite import apertium
 
 LONGEST = 400  # tokens; end of the slider, or half the context if that is shorter
 DOCLM = "toy model that knows only the documentation of Python libraries"

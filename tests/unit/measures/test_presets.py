@@ -2,8 +2,8 @@
 
 import pytest
 
+from gaussmark_experiments.measures import tasks
 from gaussmark_lib import texts
-from gaussmark_lib.workbench.quality import tasks
 from gaussmark_lib.workbench.runs import notebook as notebooks
 from gaussmark_lib.workbench.runs import presets
 

@@ -3,7 +3,7 @@
 import pytest
 from datasets import Dataset
 
-from gaussmark_lib.workbench.quality import tasks
+from gaussmark_experiments.measures import tasks
 
 NAMES = {"one": "arrays", "two": "tables", "three": "figures", "four": "sounds", "five": "letters"}
 ROWS = [

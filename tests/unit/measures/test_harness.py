@@ -12,9 +12,9 @@ import tiny_lm
 import torch
 from datasets import Dataset
 
+from gaussmark_experiments.measures import harness
 from gaussmark_lib import perturb
 from gaussmark_lib.errors import ParameterError
-from gaussmark_lib.workbench.quality import harness
 
 ITEMS = [
     {"q": f"{i} and {i}", "choices": ["is", "are now", "was"], "answer": i % 3} for i in range(6)

@@ -1,6 +1,6 @@
 """Promised against realised power over fresh keys: how well ``detect`` keeps its promise.
 
-    python tests/gpu/promise.py --questions FILE.jsonl --out build/promise
+    python -m gaussmark_experiments.promised_power --questions FILE.jsonl --out build/promise
 
 Each cell writes one text per fresh key, reads it back from its characters without the prompt, as
 ``detect`` does, and compares what ``verdict.promised`` says of the text with whether its key finds

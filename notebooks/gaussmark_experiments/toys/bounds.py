@@ -25,8 +25,8 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import special, stats
 
-from gaussmark_lib.beyond.toys import closed_forms, softmax
-from gaussmark_lib.beyond.toys.softmax import Keys, LinearSoftmax
+from gaussmark_experiments.toys import closed_forms, softmax
+from gaussmark_experiments.toys.softmax import Keys, LinearSoftmax
 from gaussmark_lib.stats import threshold
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import ipywidgets as w
 import traitlets
 
+from gaussmark_experiments.widgets import render
+from gaussmark_experiments.widgets.playground import Draft, Report, StoppedError
 from gaussmark_lib.errors import GaussMarkError
-from gaussmark_lib.workbench.widgets import render
-from gaussmark_lib.workbench.widgets.playground import Draft, Report, StoppedError
 
 STOPPED = "Stopped. The model is the base model again."
 MOMENT = 0.1  # s between two drafts: each is a message to the page

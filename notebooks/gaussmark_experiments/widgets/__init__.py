@@ -11,6 +11,6 @@ To add a result, add a function with a test to ``playground``, and its HTML to
 ``templates/results.html.j2``.
 """
 
-from gaussmark_lib.workbench.widgets.panel import Panel
+from gaussmark_experiments.widgets.panel import Panel
 
 __all__ = ["Panel"]

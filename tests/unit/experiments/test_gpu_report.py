@@ -2,11 +2,11 @@
 that fails says so and ends nothing.
 """
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
+
+from gaussmark_experiments import gpu_report
 
 SMALL = [
     "--layers=2",
@@ -20,19 +20,9 @@ SMALL = [
 SMALL += ["--texts=4", "--repeats=1", "--keys=4"]
 
 
-@pytest.fixture(scope="module")
-def report():
-    spec = importlib.util.spec_from_file_location(
-        "gpu_report", Path(__file__).parents[1] / "gpu" / "report.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.slow
-def test_every_part_measures(report, tmp_path, capsys):
-    assert report.main([*SMALL, "--out", str(tmp_path / "new" / "report")]) == 0
+def test_every_part_measures(tmp_path, capsys):
+    assert gpu_report.main([*SMALL, "--out", str(tmp_path / "new" / "report")]) == 0
     found = json.loads((tmp_path / "new" / "report.json").read_text())
     values = {row["what"]: row["value"] for row in found["rows"]}
     assert len(values) == 8
@@ -42,12 +32,12 @@ def test_every_part_measures(report, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_part_that_fails_is_named(report, monkeypatch, capsys):
+def test_a_part_that_fails_is_named(monkeypatch, capsys):
     def full(*_, **__):
         raise RuntimeError("out of memory\nand a page of details")
 
-    monkeypatch.setattr(report.score, "score", full)
-    report.main(SMALL)
+    monkeypatch.setattr(gpu_report.score, "score", full)
+    gpu_report.main(SMALL)
     lines = capsys.readouterr().out.splitlines()
     assert "detection: not measured: out of memory" in lines
     assert sum("not measured" in line for line in lines) == 4

@@ -1,8 +1,8 @@
 """Time and memory of the paper's models on this device, as ratios with their targets. Weights are
 random: times do not depend on their values.
 
-    python tests/gpu/report.py --out build/gpu-report
-    python tests/gpu/report.py --model microsoft/Phi-3.5-mini-instruct
+    python -m gaussmark_experiments.gpu_report --out build/gpu-report
+    python -m gaussmark_experiments.gpu_report --model microsoft/Phi-3.5-mini-instruct
         --weight model.layers.20.mlp.down_proj.weight
 
 The default is Llama-3.1-8B in bfloat16 with its preset's weight: some ten minutes on a GPU. Tasks

@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel
 
+from gaussmark_experiments.measures import reading
 from gaussmark_lib import models, tokens
 from gaussmark_lib.errors import ParameterError, require_one_of
 from gaussmark_lib.tokens import Pair
-from gaussmark_lib.workbench.quality import reading
 
 MOST_ITEMS = 600  # of a task
 

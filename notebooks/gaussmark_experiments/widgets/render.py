@@ -8,9 +8,9 @@ from pathlib import Path
 import jinja2
 import numpy as np
 
+from gaussmark_experiments.widgets.playground import Comparison, Draft, Tested, figure
 from gaussmark_lib.workbench import verdict
 from gaussmark_lib.workbench.plots import show, style
-from gaussmark_lib.workbench.widgets.playground import Comparison, Draft, Tested, figure
 
 FULL_COLOUR = 3.0  # / √T: three standard deviations of a token's equal share of ψ ~ N(0, 1)
 FALSE_ALARM = (

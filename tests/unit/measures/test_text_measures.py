@@ -7,8 +7,8 @@ import pytest
 import tiny_models
 import torch
 
+from gaussmark_experiments.measures import text_measures
 from gaussmark_lib import stats
-from gaussmark_lib.workbench.quality import text_measures
 
 
 def embeddings(n, shift=0.0, seed=0):

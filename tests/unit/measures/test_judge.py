@@ -12,9 +12,9 @@ import torch
 from chat_server import ChatServer
 from nltk.lm import WittenBellInterpolated
 
+from gaussmark_experiments.measures import judge
+from gaussmark_experiments.measures.judge import Answer, LikelihoodJudge, Ngram, Question
 from gaussmark_lib.errors import ParameterError
-from gaussmark_lib.workbench.quality import judge
-from gaussmark_lib.workbench.quality.judge import Answer, LikelihoodJudge, Ngram, Question
 
 V = 7
 PROMPTS = [f"p{i}" for i in range(20)]

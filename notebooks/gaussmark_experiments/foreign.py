@@ -1,20 +1,20 @@
 """Do the notebooks run on other models? Three small models of other architectures, each with its
 own tokenizer, are trained on the corpus, and every notebook runs on each with its defaults.
 
-    python tests/foreign.py FOLDER                     all three, all notebooks
-    python tests/foreign.py FOLDER gpt2 03 17          one model, two notebooks
-    python tests/foreign.py FOLDER small               sizes of notebooks/test_other_parameters.py
+    python -m gaussmark_experiments.foreign FOLDER               all three, all notebooks
+    python -m gaussmark_experiments.foreign FOLDER gpt2 03 17    one model, two notebooks
+    python -m gaussmark_experiments.foreign FOLDER small         small parameters, as in the tests
 
 Models and records stay in FOLDER: a second call trains nothing again, and continues. No test reads
-the sentences in these records, so read them: is each true of this model? pytest does not collect
-this script. It takes many minutes of a core per model.
+the sentences in these records, so read them: is each true of this model? It takes many minutes of a
+core per model.
 """
 
 import sys
+import tomllib
 from pathlib import Path
 
 import torch
-from notebooks.test_other_parameters import OTHER
 from torch.nn.functional import cross_entropy
 from transformers import (
     GPT2Config,
@@ -26,15 +26,17 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from gaussmark_experiments.doclm import train
+from gaussmark_lib import files
 from gaussmark_lib.engine import checkpoints, corpus
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench import runs
-from gaussmark_lib.workbench.doclm import train
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
 RECIPE = train.Recipe(hidden=192, intermediate=512, context=512, steps=600)
 VOCABULARIES = {"gpt2": 3000, "qwen2": 3500, "mistral": 2500}
 SMALL = "small"
+SIZES = files.ROOT / "tests" / "notebooks" / "other_parameters.toml"
 # Values that name its matrices, or need its last block's.
 OF_DOCLM = {"weight", "exchange_weights", "others", "model_dtype", "null_schemes"}
 WITHOUT_MODEL = {"20_train_doclm", "16_theory_in_full"}  # notebooks that load no other model
@@ -98,13 +100,14 @@ def trained(name: str, folder: Path) -> Path:
 def main(folder: str, *words: str) -> int:
     names = [word for word in words if word in VOCABULARIES] or [*VOCABULARIES]
     numbers = [word for word in words if word not in {*VOCABULARIES, SMALL}]
+    small_sizes = tomllib.loads(SIZES.read_text(encoding="utf-8"))
     failed = 0
     for name in names:
         model = trained(name, Path(folder, name).resolve())
         for source in map(notebooks.load, notebooks.numbered()):
             if source.name in WITHOUT_MODEL or (numbers and source.name[:2] not in numbers):
                 continue
-            sizes = OTHER[source.name] if SMALL in words else {}
+            sizes = small_sizes[source.name] if SMALL in words else {}
             values = {n: value for n, value in sizes.items() if n not in OF_DOCLM}
             values["model"] = str(model)
             try:

@@ -48,10 +48,10 @@ import numpy as np
 import pandas as pd
 from joblib import Memory
 
+from gaussmark_experiments.measures import reading
 from gaussmark_lib import models, tokens
 from gaussmark_lib.errors import GaussMarkError, ParameterError
 from gaussmark_lib.tokens import Ids, Texts
-from gaussmark_lib.workbench.quality import reading
 
 VARIABLES = ("GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL", "GAUSSMARK_JUDGE_KEY")
 INSTRUCTIONS = (

@@ -11,9 +11,9 @@ import pytest
 import tiny_lm
 import torch
 
+from gaussmark_experiments.measures import benchmarks, harness, reading
 from gaussmark_lib import models, perturb
 from gaussmark_lib.errors import ParameterError
-from gaussmark_lib.workbench.quality import benchmarks, harness, reading
 
 FOUR = {"text": ["one", "two", "three", "four"], "label": ["A", "B", "C", "D"]}
 YES = {"premise": "It rains. ", "hypothesis": "It is wet"}

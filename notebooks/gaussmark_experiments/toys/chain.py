@@ -25,7 +25,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from scipy import special
 
-from gaussmark_lib.beyond.toys.softmax import Keys, LinearSoftmax, Table
+from gaussmark_experiments.toys.softmax import Keys, LinearSoftmax, Table
 from gaussmark_lib.stats import threshold
 
 Rejected = Bool[np.ndarray, "keys outcomes"]
