@@ -26,6 +26,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_experiments import quality, robustness
+from gaussmark_experiments.measures import compare
 from gaussmark_experiments.one_key_in_production import Human
 from gaussmark_experiments.token_level_keys import difference
 from gaussmark_lib import (
@@ -56,7 +57,6 @@ from gaussmark_lib.workbench.pairs import (
 )
 from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
-from gaussmark_lib.workbench.quality import compare
 from gaussmark_lib.workbench.runs.folder import Run
 from gaussmark_lib.workbench.words import number
 

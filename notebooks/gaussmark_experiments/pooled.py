@@ -3,7 +3,7 @@
     python -m gaussmark_experiments.pooled detectability_smollm2 RUN RUN …
 
 A RUN is the folder of a complete record, or COMMIT:FOLDER as git has it. The pooled record replaces
-the reference of this name. ``tests/references.py`` says which records are pooled.
+the reference of this name. ``gaussmark_experiments.references`` says which records are pooled.
 
 What the parts recorded, and what becomes of it:
 

@@ -35,6 +35,20 @@ from IPython.display import HTML, Markdown
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from gaussmark_experiments.measures import (
+    benchmarks,
+    compare,
+    harness,
+    reading,
+    tasks,
+    text_measures,
+)
+from gaussmark_experiments.measures import judge as judges
+from gaussmark_experiments.measures.compare import (
+    CONTROL,
+    GAUSSMARK,
+    STRONG,
+)
 from gaussmark_lib import (
     divergence,
     files,
@@ -59,20 +73,6 @@ from gaussmark_lib.workbench import answers, claims, record, runs, words
 from gaussmark_lib.workbench.begin import pilot_prompts
 from gaussmark_lib.workbench.pairs import Pairs, under_own_keys
 from gaussmark_lib.workbench.plots.panels import panels
-from gaussmark_lib.workbench.quality import (
-    benchmarks,
-    compare,
-    harness,
-    reading,
-    tasks,
-    text_measures,
-)
-from gaussmark_lib.workbench.quality import judge as judges
-from gaussmark_lib.workbench.quality.compare import (
-    CONTROL,
-    GAUSSMARK,
-    STRONG,
-)
 from gaussmark_lib.workbench.runs.folder import Run
 from gaussmark_lib.workbench.words import number
 
@@ -235,7 +235,7 @@ def prepared(
     batch_size: int,
 ) -> Asked:
     """Prepare the named tasks, or the tasks made from text if no task is named. The ``reader`` of
-    named tasks is ``"harness"``, or ``"plain"`` for ``quality.benchmarks``.
+    named tasks is ``"harness"``, or ``"plain"`` for ``measures.benchmarks``.
     """
     if not named:  # tasks from text always go through the harness
         return harness.prepare(lm, made, limit=limit, batch_size=batch_size)

@@ -29,6 +29,7 @@ from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench import (
     rewrite,  # noqa: F401 - registers edits that need a model
     runs,
+    words,
 )
 from gaussmark_lib.workbench.answers import THIS_RUN, title
 from gaussmark_lib.workbench.pairs import (
@@ -326,11 +327,19 @@ def best_in_words(by_alpha: pd.DataFrame) -> str:
 
 
 def detected_in_words(power: pd.DataFrame) -> str:
-    """Say what each test detects at the most tokens of one run's :func:`by_length`."""
+    """Say what each test detects at the most tokens of one run's :func:`by_length`, and what the
+    sum detects at the longest length of at most 2/π of them.
+    """
     n_tokens = power["n_tokens"].max()
     rows = power[power["n_tokens"] == n_tokens]
     listed = ", ".join(f"{row.scheme} **{row.value:.0%}**" for row in rows.itertuples())
-    return f"of {rows['n'].iloc[0]:.0f} texts of {n_tokens} tokens: {listed}"
+    said = f"of {rows['n'].iloc[0]:.0f} texts of {n_tokens} tokens: {listed}"
+    is_short = power["n_tokens"] <= 2 / math.pi * n_tokens
+    shorter = power[(power["scheme"] == SUM) & is_short].sort_values("n_tokens")
+    if shorter.empty:
+        return said
+    longest = shorter.iloc[-1]
+    return f"{said}; the sum over the first {longest.n_tokens} tokens **{longest.value:.0%}**"
 
 
 def differences(notebook: str, after: Mapping[str, stats.Estimate]) -> pd.DataFrame:
@@ -344,6 +353,27 @@ def differences(notebook: str, after: Mapping[str, stats.Estimate]) -> pd.DataFr
         for name, numbers in run.results.get("sum less one key, by change", {}).items()
     ]
     return pd.DataFrame(recorded + rows)
+
+
+def gains_in_words(differences: pd.DataFrame) -> str:
+    """Say after which edits token keys detect more texts than one key, and after which fewer, by
+    the intervals of one run's :func:`differences`.
+    """
+    edits = differences[differences["change"] != UNEDITED]
+    decided = {
+        "**token keys** detect more": edits["low"] > 0,
+        "**one key** detects more": edits["high"] < 0,
+        "Undecided": (edits["low"] <= 0) & (edits["high"] >= 0),
+    }
+    said = []
+    for outcome, is_so in decided.items():
+        listed = []
+        for row in edits[is_so].to_dict("records"):
+            value, basis = words.estimate(row)
+            listed.append(f"*{row['change']}*: {value} {basis}")
+        if listed:
+            said.append(f"{outcome} after {'; '.join(listed)}")
+    return ". ".join(said)
 
 
 def proposition_in_words(rate: float, alpha_0: float, level: float, n_tokens: int) -> str:

@@ -14,12 +14,12 @@ import tiny_models
 import torch
 
 from gaussmark_experiments import quality
+from gaussmark_experiments.measures import benchmarks, compare, judge
 from gaussmark_lib import generate, likelihood, perturb, stats
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import begin, claims, runs
 from gaussmark_lib.workbench.pairs import Pairs
-from gaussmark_lib.workbench.quality import benchmarks, compare, judge
 
 LM = tiny_lm.build()
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
