@@ -48,6 +48,7 @@ from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench import answers, record, runs
 from gaussmark_lib.workbench.pairs import (
     Pairs,
+    Tables,
     means,
     numbering,
     over_pairs,
@@ -1590,7 +1591,8 @@ def against(rivals: Sequence[str], **tables: pd.DataFrame) -> str:
 
 
 def estimates(
-    tables: Mapping[str, pd.DataFrame], params: Mapping[str, Any]
+    tables: Tables,
+    params: Mapping[str, Any],
 ) -> dict[str, stats.Estimate]:
     """Return the findings and the headline that the rows of the recorded tables decide, by their
     sentences. An older record has no tables of the correction.
@@ -1598,21 +1600,32 @@ def estimates(
     lengths = tables["lengths"]
     n_tokens = lengths["n_tokens"].max()
     needed = "tokens needed at level 0.01"
-    at_end = lengths[(lengths["n_tokens"] == n_tokens) & (lengths["scheme"] == "GaussMark")]
+    is_whole = lengths["n_tokens"] == n_tokens
+    is_ours = lengths["scheme"] == "GaussMark"
+    at_end = lengths[is_whole & is_ours]
     p_values = at_end.set_index(numbering(at_end, "text"))["p_value"]
     edited = tables["edits"].rename(columns={"pair": "text"})
     edit = params["edits"][0]
     fraction = params["fractions"][0]
-    is_edit = (edited["edit"] == edit) & (edited["fraction"] == fraction)
+    is_edit = edited["edit"] == edit
+    is_strength = edited["fraction"] == fraction
     after_edit = f"share detected at 0.01 after {edit}, {fraction:g}: GaussMark less KGW-1"
     found = {
         f"GaussMark's texts of {n_tokens} tokens detected at level 0.01": over_pairs(
             p_values <= 0.01
         ),
         f"{needed}, GaussMark divided by KGW-1": times_as_many(
-            lengths, "GaussMark", "KGW-1", LEVELS[0]
+            lengths,
+            "GaussMark",
+            "KGW-1",
+            LEVELS[0],
         ),
-        after_edit: difference(edited[is_edit], "GaussMark", "KGW-1", 0.01),
+        after_edit: difference(
+            edited[is_edit & is_strength],
+            "GaussMark",
+            "KGW-1",
+            0.01,
+        ),
     }
     if params["n_pilot"]:
         ratio = found.pop(f"{needed}, GaussMark divided by KGW-1")
@@ -1642,7 +1655,7 @@ def of_requests(cool: pd.DataFrame) -> dict[str, stats.Estimate]:
     return found
 
 
-def of_correction(tables: Mapping[str, pd.DataFrame]) -> dict[str, stats.Estimate]:
+def of_correction(tables: Tables) -> dict[str, stats.Estimate]:
     """Return the findings of section 10, if the tables are there."""
     found: dict[str, stats.Estimate] = {}
     if not {"corrected", "distances"} <= tables.keys():
@@ -1660,7 +1673,8 @@ def of_correction(tables: Mapping[str, pd.DataFrame]) -> dict[str, stats.Estimat
 
 
 def summaries(
-    tables: Mapping[str, pd.DataFrame], params: Mapping[str, Any]
+    tables: Tables,
+    params: Mapping[str, Any],
 ) -> dict[str, pd.DataFrame]:
     """Return the recorded tables that other tables decide: false alarms, and the shares detected by
     temperature. A record with beam search keeps its own table of ways. The first cost names its
@@ -1681,7 +1695,10 @@ def summaries(
     return decided
 
 
-def numbers(tables: Mapping[str, pd.DataFrame], params: Mapping[str, Any]) -> dict[str, Any]:
+def numbers(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return the other recorded results that the tables decide."""
     lengths = tables["lengths"]
     needed = {
