@@ -7,7 +7,7 @@ pair's key has the kind ``WRONG``, and a text of the base model ``PLAIN``. These
 control and two negative controls.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -30,6 +30,8 @@ WRONG = "wrong key"
 PLAIN = "plain"
 # a column of pooled records: the document that a pair's prompt came from
 DOCUMENT = "document"
+# the tables of a record, by name
+Tables = Mapping[str, pd.DataFrame]
 
 
 class Pairs(NamedTuple):

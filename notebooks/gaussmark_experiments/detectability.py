@@ -25,6 +25,7 @@ from gaussmark_lib.workbench.pairs import (
     OWN,
     PLAIN,
     Pairs,
+    Tables,
     numbering,
     over_pairs,
     ratio_over_pairs,
@@ -82,7 +83,8 @@ def _side_by_side(table: pd.DataFrame, sigma: float | pd.Series) -> pd.DataFrame
     table = table.assign(predicted=sigma * table["grad_norm"])
     row = [*numbering(table, "prompt"), "n_tokens"]
     values = ["psi", "predicted"]  # columns are (value, kind)
-    return table.pivot(index=row, columns="kind", values=values).dropna()
+    wide = table.pivot(index=row, columns="kind", values=values)
+    return wide.dropna()  # a text that has ended has no row
 
 
 def over_prediction(table: pd.DataFrame, sigma: float | pd.Series) -> stats.Estimate:
@@ -113,10 +115,12 @@ def detected(table: pd.DataFrame, n_tokens: int, level: float) -> stats.Estimate
 def growth_of_norms(table: pd.DataFrame) -> stats.Estimate:
     """Return the exponent of the tokens in ‖G‖ of plain texts (``stats.exponent``)."""
     plain = table[table["kind"] == PLAIN]
-    pair_of_text = plain.groupby("text")[numbering(plain, "prompt")].first()
-    slopes = stats.exponents(plain).rename("slope")  # by text
-    by_pair = pair_of_text.join(slopes, how="inner").set_index(numbering(plain, "prompt"))
-    return over_pairs(by_pair["slope"])
+    pair = numbering(plain, "prompt")
+    slopes = stats.exponents(plain).rename("slope")
+    # a text that ended early has a pair, and no slope
+    pair_of_text = plain.groupby("text")[pair].first()
+    with_slope = pair_of_text.join(slopes, how="inner")
+    return over_pairs(with_slope.set_index(pair)["slope"])
 
 
 def recorded_power(run: Run, predicted_psi: float = 2.0) -> stats.Estimate:
@@ -319,7 +323,8 @@ def rank_correlation(table: pd.DataFrame) -> float:
 
 
 def estimates(
-    tables: Mapping[str, pd.DataFrame], params: Mapping[str, Any]
+    tables: Tables,
+    params: Mapping[str, Any],
 ) -> dict[str, stats.Estimate]:
     """Return the findings and the headline that the rows of the table ``texts`` decide, by their
     sentences. The table has ``sigma``, the σ of each row (``pooled``).
@@ -327,18 +332,21 @@ def estimates(
     table = tables["texts"]
     sigma = table["sigma"]
     longest = table["n_tokens"].max()
+    gap = power_gap(table, sigma)
+    ratio = over_prediction(table, sigma)
+    power = detected(table, longest, 0.05)
     return {
-        "measured less predicted TPR at 0.05, mean over the lengths": power_gap(table, sigma),
-        "mean ψ divided by the mean σ‖G‖ of plain texts, over the lengths": over_prediction(
-            table, sigma
-        ),
+        "measured less predicted TPR at 0.05, mean over the lengths": gap,
+        "mean ψ divided by the mean σ‖G‖ of plain texts, over the lengths": ratio,
         "exponent of the tokens in ‖G‖ of plain text": growth_of_norms(table),
-        f"texts detected at level 0.05 after {longest} tokens": detected(table, longest, 0.05),
+        # the headline
+        f"texts detected at level 0.05 after {longest} tokens": power,
     }
 
 
 def summaries(
-    tables: Mapping[str, pd.DataFrame], params: Mapping[str, Any]
+    tables: Tables,
+    params: Mapping[str, Any],
 ) -> dict[str, pd.DataFrame]:
     """Return the recorded tables that the rows of ``texts`` decide. What is kept of ψ without the
     prompt has no rows.
@@ -357,7 +365,10 @@ def summaries(
     }
 
 
-def numbers(tables: Mapping[str, pd.DataFrame], params: Mapping[str, Any]) -> dict[str, Any]:
+def numbers(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return the other recorded results that the tables decide."""
     return {"power": tables["by_length"].to_dict("records")}
 

@@ -77,6 +77,18 @@ COUNTS = {
 }
 
 
+# What the pooled status keeps of a part's.
+SOURCE = (
+    "commit",
+    "code",
+    "started",
+    "finished",
+    "seconds",
+    "versions",
+    "platform",
+)
+
+
 class Experiment(NamedTuple):
     """The module of a notebook, and its tables.
 
@@ -89,20 +101,20 @@ class Experiment(NamedTuple):
     module: ModuleType
     pairs: dict[str, str]
     requests: tuple[str, str] | None = None
-    estimates: tuple[str, ...] = ()
+    estimates: frozenset[str] = frozenset()
 
 
 EXPERIMENTS = {
     "detectability": Experiment(
         detectability,
         {"texts": "prompt"},
-        estimates=("ratios",),
+        estimates=frozenset({"ratios"}),
     ),
     "kgw_baseline": Experiment(
         kgw_baseline,
         {"lengths": "text", "edits": "pair", "distances": "text"},
         requests=("temperatures", "text"),
-        estimates=("costs", "equivalent"),
+        estimates=frozenset({"costs", "equivalent"}),
     ),
     "robustness": Experiment(
         robustness,
@@ -142,10 +154,12 @@ def require_parts(parts: Sequence[Run], declared: Sequence[int]) -> None:
         raise GaussMarkError(f"expected parts with the declared seeds {declared}, got {seeds}")
     for part in parts[1:]:
         # an older notebook may lack a parameter
-        common = (first.params.keys() & part.params.keys()) - FREE
-        different = {name for name in common if first.params[name] != part.params[name]}
+        common = first.params.keys() & part.params.keys()
+        different = [
+            name for name in sorted(common - FREE) if first.params[name] != part.params[name]
+        ]
         if different:
-            names = ", ".join(sorted(different))
+            names = ", ".join(different)
             raise GaussMarkError(
                 f"expected parts that differ in their seeds alone, but {names} differ between"
                 f" {first.dir} and {part.dir}"
@@ -212,49 +226,53 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
     n = sum(estimate.n for estimate in estimates)
     weights = [estimate.n / n for estimate in estimates]
     value = 0.0
-    below = 0.0  # squares
+    below = 0.0  # sums of squares
     above = 0.0
     for weight, estimate in zip(weights, estimates, strict=True):
         value += weight * estimate.value
-        below += (weight * (estimate.value - estimate.low)) ** 2
-        above += (weight * (estimate.high - estimate.value)) ** 2
+        down = estimate.value - estimate.low
+        up = estimate.high - estimate.value
+        below += (weight * down) ** 2
+        above += (weight * up) ** 2
     return Estimate(value, value - math.sqrt(below), value + math.sqrt(above), n)
 
 
 def combined_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Combine the rows of all parts in a table of estimates that name the same thing."""
-    names = [name for name in table.columns if name not in [*ESTIMATE, PART]]
+    columns = [name for name in table.columns if name != PART]
+    names = [name for name in columns if name not in ESTIMATE]
     rows = []
-    for cell_name, cell in table.groupby(names, sort=False, dropna=False):
-        estimates = [Estimate(*row) for row in cell[ESTIMATE].itertuples(index=False)]
-        estimate = estimates[0] if len(estimates) == 1 else combined(estimates)
-        rows.append(dict(zip(names, cell_name, strict=True)) | estimate.row())
-    return pd.DataFrame(rows)[[name for name in table.columns if name != PART]]
+    for cell_name, cell in table.groupby(names, sort=False):
+        row = dict(zip(names, cell_name, strict=True))
+        of_parts = cell[ESTIMATE].itertuples(index=False)
+        estimate = combined([Estimate(*numbers) for numbers in of_parts])
+        rows.append(row | estimate.row())
+    return pd.DataFrame(rows)[columns]
 
 
 def pooled_tables(
-    parts: Sequence[Run], experiment: Experiment, documents: Sequence[Sequence[str]]
+    parts: Sequence[Run],
+    experiment: Experiment,
+    documents: Sequence[Sequence[str]],
 ) -> dict[str, pd.DataFrame]:
     """Return the tables of rows, and those of estimates, of all parts. A table that some parts lack
     is of the parts that have it.
     """
-    by_seed = {
-        part.params["seed"]: rows_of(part, experiment, of_part)
-        for part, of_part in zip(parts, documents, strict=True)
-    }
-    names = dict.fromkeys(name for tables in by_seed.values() for name in tables)
-    whole = {}
-    for name in names:
-        of_parts = {seed: tables[name] for seed, tables in by_seed.items() if name in tables}
-        table = stacked(of_parts)
-        whole[name] = combined_rows(table) if name in experiment.estimates else table
+    of_parts: dict[str, dict[int, pd.DataFrame]] = {}  # name → seed → table
+    for part, of_pairs in zip(parts, documents, strict=True):
+        seed = part.params["seed"]
+        for name, table in rows_of(part, experiment, of_pairs).items():
+            of_parts.setdefault(name, {})[seed] = table
+    whole = {name: stacked(tables) for name, tables in of_parts.items()}
+    for name in experiment.estimates & whole.keys():
+        whole[name] = combined_rows(whole[name])
     return whole | experiment.module.summaries(whole, parts[0].params)
 
 
 def recorded(row: Mapping[str, Any]) -> Estimate:
     """Return the estimate of a recorded row; None stands for an end that does not exist."""
-    value, low, high = (math.nan if row[end] is None else row[end] for end in ESTIMATE[:3])
-    return Estimate(value, low, high, row["n"])
+    numbers = {name: math.nan if row[name] is None else row[name] for name in ESTIMATE}
+    return Estimate(**numbers)
 
 
 def bounds(expected: str) -> dict[str, float]:
@@ -272,7 +290,9 @@ def bounds(expected: str) -> dict[str, float]:
 
 
 def pooled_row(
-    rows: Mapping[int, Mapping[str, Any]], estimate: Estimate | None, is_complete: bool
+    rows: Mapping[int, Mapping[str, Any]],
+    estimate: Estimate | None,
+    is_complete: bool,
 ) -> dict[str, Any]:
     """Return the row of a finding in the pooled record.
 
@@ -321,17 +341,17 @@ def pooled_results(
     headline = parts[0].results["headline"]
     estimate = estimates.get(headline["sentence"])
     if estimate is None:
-        estimate = combined([recorded(part.results["headline"]) for part in parts])
+        headlines = [part.results["headline"] for part in parts]
+        estimate = combined([recorded(row) for row in headlines])
     checks = {check["check"]: check for part in parts for check in part.results["checks"]}
     numbers = module.numbers(tables, params)
     results = parts[0].results | numbers
     results |= {"headline": headline | estimate.row(), "claims": rows}
     results["checks"] = list(checks.values())
     decided = {"headline", "claims", "checks", *numbers}
+    undecided = [name for name in parts[0].results if name not in decided]
     of_first = [
-        name
-        for name, result in parts[0].results.items()
-        if name not in decided and any(part.results.get(name) != result for part in parts)
+        name for name in undecided if any(part.results.get(name) != results[name] for part in parts)
     ]
     return results, of_first
 
@@ -371,9 +391,10 @@ def pool(parts: Sequence[Run], experiment: Experiment, declared: Sequence[int]) 
 
 
 def _source(part: Run) -> dict[str, Any]:
-    names = ("commit", "code", "started", "finished", "seconds", "versions", "platform")
-    pairs = {"seed": part.params["seed"], "n_prompts": part.params["n_prompts"]}
-    return pairs | {name: part.status[name] for name in names}
+    source = {name: part.params[name] for name in ("seed", "n_prompts")}
+    for name in SOURCE:
+        source[name] = part.status[name]
+    return source
 
 
 def write(pooled: Pooled, target: Path) -> None:
@@ -384,11 +405,8 @@ def write(pooled: Pooled, target: Path) -> None:
         files.write_json(partial / "params.json", pooled.params)
         with _recording(partial):
             record.record(pooled.results)
-        each = [
-            {"seed": part.params["seed"], "params": part.params, "results": part.results}
-            for part in pooled.parts
-        ]
-        files.write_json(partial / "parts.json", {"parts": each})
+        outcomes = [{"params": part.params, "results": part.results} for part in pooled.parts]
+        files.write_json(partial / "parts.json", {"parts": outcomes})
         figures = pooled.parts[0].dir / "figures"
         if figures.is_dir():
             shutil.copytree(figures, partial / "figures")

@@ -52,6 +52,7 @@ from gaussmark_lib.workbench.answers import title
 from gaussmark_lib.workbench.begin import solved
 from gaussmark_lib.workbench.pairs import (
     Pairs,
+    Tables,
     numbering,
     over_pairs,
     ratio_over_pairs,
@@ -454,25 +455,38 @@ def psi_after(table: pd.DataFrame, fraction: float, column: str = "psi") -> pd.D
     strength. Another ``column`` is ``norm`` or ``signal``.
     """
     rows = at_one_strength(table, fraction, [PAPERS])
-    return rows.pivot(index=numbering(rows, "pair"), columns="edit", values=column)
+    return rows.pivot(
+        index=numbering(rows, "pair"),
+        columns="edit",
+        values=column,
+    )
 
 
 def by_test(table: pd.DataFrame, edit: str, fraction: float) -> pd.DataFrame:
     """Return ψ after an edit, as (pairs, schemes)."""
-    rows = table[(table["edit"] == edit) & (table["fraction"] == fraction)]
-    return rows.pivot(index=numbering(rows, "pair"), columns="scheme", values="psi")
+    is_edit = table["edit"] == edit
+    is_strength = table["fraction"] == fraction
+    rows = table[is_edit & is_strength]
+    return rows.pivot(
+        index=numbering(rows, "pair"),
+        columns="scheme",
+        values="psi",
+    )
 
 
 def detected_after(table: pd.DataFrame, edit: str, fraction: float, level: float) -> stats.Estimate:
     """Return the share of texts that the paper's test detects after an edit."""
-    is_edit = (table["edit"] == edit) & (table["fraction"] == fraction)
-    rows = table[is_edit & (table["scheme"] == PAPERS)]
+    is_edit = table["edit"] == edit
+    is_strength = table["fraction"] == fraction
+    is_papers = table["scheme"] == PAPERS
+    rows = table[is_edit & is_strength & is_papers]
     p_values = rows.set_index(numbering(rows, "pair"))["p_value"]
     return over_pairs(p_values <= level)
 
 
 def estimates(
-    tables: Mapping[str, pd.DataFrame], params: Mapping[str, Any]
+    tables: Tables,
+    params: Mapping[str, Any],
 ) -> dict[str, stats.Estimate]:
     """Return the findings of notebook 06, and its headline, by their sentences.
 
@@ -492,24 +506,33 @@ def estimates(
     substituted = f"{strength:.0%} of their tokens substituted"
     detected = detected_after(table, SUBSTITUTE, strength, 0.05)
     found = {
+        # random edits
         "ψ after deletion less ψ after substitution of as many tokens": over_pairs(
             psi_at_most[DELETE] - psi_at_most[SUBSTITUTE]
         ),
         "ψ after deletion at the end less ψ after deletion of as many tokens at random": over_pairs(
             psi_at_most[CUT] - psi_at_most[DELETE]
         ),
+        # signal and norm
         "norm after insertion, divided by √(1 + f) of the norm before": ratio_over_pairs(
-            norm_at_most[INSERT] / np.sqrt(1 + most), norm_at_most[UNEDITED]
+            norm_at_most[INSERT] / np.sqrt(1 + most),
+            norm_at_most[UNEDITED],
         ),
         "signal after substitution less signal after insertion, divided by the signal before": (
-            ratio_over_pairs(signal[SUBSTITUTE] - signal[INSERT], signal[UNEDITED])
+            ratio_over_pairs(
+                signal[SUBSTITUTE] - signal[INSERT],
+                signal[UNEDITED],
+            )
         ),
+        # an unknown prompt, and edits that people make
         "ψ with no prompt, divided by ψ with the right prompt": ratio_over_pairs(
-            by_prompt["no prompt"], by_prompt[UNEDITED]
+            by_prompt["no prompt"],
+            by_prompt[UNEDITED],
         ),
         "ψ after the model's own words less ψ after as many random words": over_pairs(
             by_people[RESAMPLE] - psi[SUBSTITUTE]
         ),
+        # detection, a finding and the headline
         f"texts detected at level 0.05 with {substituted}, by the paper's test": detected,
         f"texts of {params['n_tokens']} tokens detected at level 0.05 with {substituted}": detected,
     }
@@ -523,7 +546,8 @@ def estimates(
 
 
 def summaries(
-    tables: Mapping[str, pd.DataFrame], params: Mapping[str, Any]
+    tables: Tables,
+    params: Mapping[str, Any],
 ) -> dict[str, pd.DataFrame]:
     """Return the recorded tables that other tables decide."""
     table = tables["random_edits"]
@@ -531,7 +555,10 @@ def summaries(
     return {"signal_and_norm": parts(of_paper), "levels": recounted(tables["levels"])}
 
 
-def numbers(tables: Mapping[str, pd.DataFrame], params: Mapping[str, Any]) -> dict[str, Any]:
+def numbers(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return the other recorded results that the tables decide: ψ by the paper's test after each
     everyday edit, and after random edits of the same strength.
     """
@@ -730,11 +757,14 @@ def recounted(alarms: pd.DataFrame) -> pd.DataFrame:
     independent, whatever the texts.
     """
     rows = []
-    alarms = alarms.assign(n_alarms=(alarms["value"] * alarms["n"]).round().astype(int))
-    for names, parts_of_cell in alarms.groupby(["scheme", "edit", "level"], sort=False):
-        row = dict(zip(("scheme", "edit", "level"), names, strict=True))
-        n_alarms, n = parts_of_cell[["n_alarms", "n"]].sum()
-        rows.append(row | _counted(int(n_alarms), int(n), row["level"]))
+    names = ["scheme", "edit", "level"]
+    # a share is a count divided by n, up to rounding
+    counts = (alarms["value"] * alarms["n"]).round()
+    for cell_name, cell in alarms.assign(count=counts).groupby(names, sort=False):
+        row = dict(zip(names, cell_name, strict=True))
+        n_alarms = int(cell["count"].sum())
+        n = int(cell["n"].sum())
+        rows.append(row | _counted(n_alarms, n, row["level"]))
     return pd.DataFrame(rows)
 
 
