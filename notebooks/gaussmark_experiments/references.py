@@ -91,6 +91,7 @@ def stamp(run: folder.Run) -> bool:
         git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", old, commit], check=True)
         try:
+            # each checkout runs its own notebook with its own library
             answers = [results(tree, source.name, values) for tree in (old, ROOT)]
         finally:
             subprocess.run([*git, "remove", "--force", old], check=True)
@@ -166,6 +167,7 @@ def pool(commits: list[str]) -> None:
         "seconds": sum(status["seconds"] for status in statuses),
     }
     files.write_json(target / "status.json", status_of_pool)
+    # the parameters of the pool: all seeds, and sums of sizes
     of_all = {"seed": [of["seed"] for of in params]}
     of_all["n_releases"] = sum(of["n_releases"] for of in params)
     of_all["n_served"] = sum(of["n_served"] for of in params)
