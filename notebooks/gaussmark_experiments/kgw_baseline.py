@@ -67,6 +67,7 @@ EVERY_TOKEN = "Gumbel-max, every token"
 NO_PROMPT = "GaussMark, no prompt"
 SHARPER = robustness.SHARPER
 UNEDITED = robustness.UNEDITED
+CORRECTION = "kgw_baseline_correction"  # records of section 10, and of costs as temperatures
 AT_COST = "GaussMark at KGW-1's cost"
 COLUMNS = ("GaussMark", AT_COST, "KGW-1", "KGW-2", "SynthID", "Gumbel-max")  # of the first table
 # Names of the two costs. The first has the number of its texts in brackets.
@@ -495,13 +496,31 @@ def distance_left(distances: pd.DataFrame, scheme: str) -> stats.Estimate:
     return ratio_over_pairs(by_text["after"], by_text["before"])
 
 
-def draw_correction(corrected: pd.DataFrame, distances: pd.DataFrame, caption: str) -> Figure:
-    """Draw each scheme's cost over keys and distance over keys, before and after the correction."""
+def left_of_gaussmark(distances: pd.DataFrame) -> stats.Estimate:
+    """Return :func:`distance_left` of GaussMark."""
+    return distance_left(distances, "GaussMark")
+
+
+def costs_and_distances(corrected: pd.DataFrame, distances: pd.DataFrame) -> pd.DataFrame:
+    """Return each scheme's cost over keys (``panel`` "surprisal") and distance over keys ("next
+    token"), before and after the correction: ``panel, model, value, low, high, n``.
+    """
     costs = means(corrected[corrected["measure"] == OVER_KEYS], ["model"], "change")
     far = distances.melt(["scheme"], ["before", "after"], "when", "nats")
     name = far["scheme"].where(far["when"] == "before", far["scheme"].map(cooled))
     far = means(far.assign(model=name), ["model"], "nats")
-    table = pd.concat([costs.assign(panel="surprisal"), far.assign(panel="next token")])
+    return pd.concat([costs.assign(panel="surprisal"), far.assign(panel="next token")])
+
+
+def draw_correction(corrected: pd.DataFrame, distances: pd.DataFrame, caption: str) -> Figure:
+    """Draw :func:`costs_and_distances` of the notebook's records and of this run."""
+
+    def of_record(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+        return costs_and_distances(table, run.table("distances"))
+
+    here = costs_and_distances(corrected, distances)
+    table = answers.beside(here, CORRECTION, "corrected", of_record)
+    table = table.assign(panel=table["run"] + ", " + table["panel"])
     figure = panels(
         table,
         "model",
@@ -510,21 +529,30 @@ def draw_correction(corrected: pd.DataFrame, distances: pd.DataFrame, caption: s
         ylabel="distance from plain text over keys, nats per token",
         at={"plain text at temperature 1": 0},
         title="A lower temperature: which distance from plain text does it remove?",
-        caption=f"{caption}; 95% intervals",
+        caption=f"this run: {caption}; 95% intervals",
     )
     return record.save_figure(figure, "correction")
 
 
 def correction_in_words(corrected: pd.DataFrame, distances: pd.DataFrame) -> str:
-    """Word what the correction does to each scheme, and which measures still see its texts."""
+    """Word what the correction does to each scheme, and which measures still see its texts. A
+    measure that sees the control, plain texts drawn again, says nothing.
+    """
     differs = compare.summary(corrected).set_index(["model", "measure"])["differs"]
+    sees_control = differs[CONTROL]
     sentences = []
     for name, rows in distances.groupby("scheme", sort=False):
         cost = change_left(corrected, name)
         kept = kept_statistic(corrected, name)
         left = distance_left(distances, name)
         of_texts = differs[cooled(name)].drop([STATISTIC, OVER_KEYS])
-        seen = [measure for measure, is_seen in of_texts.items() if is_seen]
+        seen = [
+            f"{measure} (but also of the control, so it says nothing)"
+            if sees_control[measure]
+            else measure
+            for measure, is_seen in of_texts.items()
+            if is_seen
+        ]
         sentences.append(
             f"**{name}** at temperature {rows['temperature'].iloc[0]:.3f}: the cost over keys is"
             f" {cost}; the statistic is {kept.value:.2f} ({kept.low:.2f} to {kept.high:.2f}) times"
@@ -1541,15 +1569,23 @@ def at_a_glance(notebook: str) -> HTML:
     where GaussMark loses and wins.
     """
     table = []
+    # the equivalent temperatures may have a record of their own
+    corrections = {answers.title(run): run for run in runs.references(CORRECTION)}
     for run in runs.references(notebook):
         parameters = inspect.signature(measures).parameters
-        names = [name for name in parameters if answers.has_table(run, name)]
+        tables = {name: run.table(name) for name in parameters if answers.has_table(run, name)}
         needed = [
             name for name in parameters if parameters[name].default is inspect.Parameter.empty
         ]
-        if not set(needed) <= set(names):
+        if not set(needed) <= set(tables):
             continue
-        found = measures(**{name: run.table(name) for name in names})
+        warmth = corrections[answers.title(run)]
+        if answers.has_table(warmth, "equivalent"):
+            tables["equivalent"] = warmth.table("equivalent")
+        found = measures(**tables)
+        is_warmth = found["measure"] == "equivalent temperature"
+        of_section = found["note"] + ", σ as in section 10"
+        found["note"] = found["note"].mask(is_warmth, of_section)
         for measure, rows in found.groupby("measure", sort=False):
             by_outcome = {}
             for name, outcome in outcomes(rows).items():

@@ -258,7 +258,11 @@ def by_share(table: pd.DataFrame, dropped: Sequence[float]) -> pd.DataFrame:
 def _names_by_share(schemes: Iterable[str], dropped: Sequence[float]) -> dict[str, str]:
     """The name of each scheme by its share. The left projections have the shares ``dropped``."""
     names = {scheme: scheme for scheme in schemes}
-    ranks = {scheme: int(scheme.split()[2].rstrip(",")) for scheme in names if scheme != VANILLA}
+    ranks = {}
+    for scheme in names:
+        if scheme != VANILLA:
+            rank = scheme.removeprefix("k = ").partition(",")[0]
+            ranks[scheme] = int(rank)
     left_ranks = sorted(rank for scheme, rank in ranks.items() if "," not in scheme)
     shares_dropped = sorted(set(dropped))
     if len(left_ranks) != len(shares_dropped):
@@ -435,6 +439,8 @@ def draw_one_sigma(
             pd.DataFrame(forecast).assign(by="predicted", run=THIS_RUN),
         ]
     )
+    # the left projections of all runs first
+    points = points.sort_values("scheme", key=lambda names: names.str.contains(","), kind="stable")
     return panels(
         points,
         "scheme",

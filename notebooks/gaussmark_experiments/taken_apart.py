@@ -60,11 +60,26 @@ TO_BOTH = "both: the ratio, not ψ at θ + ξ"
 TO_EXACT = "ψ at θ: exact threshold"
 TO_KNOWN = "ψ at θ, exact: prompt known"
 STEPS = {  # step → (prompt, statistic, threshold) after it and before it
-    TO_THETA: ((UNKNOWN, AT_THETA, EMPIRICAL), (UNKNOWN, AT_MOVED, EMPIRICAL)),
-    TO_RATIO: ((UNKNOWN, RATIO, EMPIRICAL), (UNKNOWN, AT_THETA, EMPIRICAL)),
-    TO_BOTH: ((UNKNOWN, RATIO, EMPIRICAL), (UNKNOWN, AT_MOVED, EMPIRICAL)),
-    TO_EXACT: ((UNKNOWN, AT_THETA, EXACT), (UNKNOWN, AT_THETA, EMPIRICAL)),
-    TO_KNOWN: ((KNOWN, AT_THETA, EXACT), (UNKNOWN, AT_THETA, EXACT)),
+    TO_THETA: (
+        (UNKNOWN, AT_THETA, EMPIRICAL),
+        (UNKNOWN, AT_MOVED, EMPIRICAL),
+    ),
+    TO_RATIO: (
+        (UNKNOWN, RATIO, EMPIRICAL),
+        (UNKNOWN, AT_THETA, EMPIRICAL),
+    ),
+    TO_BOTH: (
+        (UNKNOWN, RATIO, EMPIRICAL),
+        (UNKNOWN, AT_MOVED, EMPIRICAL),
+    ),
+    TO_EXACT: (
+        (UNKNOWN, AT_THETA, EXACT),
+        (UNKNOWN, AT_THETA, EMPIRICAL),
+    ),
+    TO_KNOWN: (
+        (KNOWN, AT_THETA, EXACT),
+        (UNKNOWN, AT_THETA, EXACT),
+    ),
 }
 
 
@@ -228,7 +243,9 @@ def steps_in_words(table: pd.DataFrame) -> str:
     """
     shown = {}
     for row in table.to_dict("records"):
-        value, low, high = (words.number(row[name], 3) for name in ("value", "low", "high"))
+        value = words.number(row["value"], 3)
+        low = words.number(row["low"], 3)
+        high = words.number(row["high"], 3)
         shown[row["step"]] = f"{value} ({low} to {high})"
     return (
         f"the ratio gains {shown[TO_BOTH]}: ψ at θ instead of ψ at θ + ξ gains"
@@ -247,12 +264,12 @@ def moments(table: pd.DataFrame) -> pd.DataFrame:
     return (mean + " ± " + deviation).reset_index()
 
 
-def spreads_in_words(table: pd.DataFrame) -> str:
+def spreads_in_words(scores: pd.DataFrame) -> str:
     """Compare the spread of the likelihood ratio, without the prompt, of the two kinds of human
     text in the table of :func:`measured`. The first kind sets the thresholds.
     """
-    _, kind, other = table["kind"].unique()
-    spreads = table[table["prompt"] == UNKNOWN].groupby("kind")[RATIO].std()
+    _, kind, other = scores["kind"].unique()
+    spreads = scores[scores["prompt"] == UNKNOWN].groupby("kind")[RATIO].std()
     return (
         f"standard deviation of the ratio, prompt unknown: {kind} **{spreads[kind]:.1f}**, {other}"
         f" **{spreads[other]:.1f}**"

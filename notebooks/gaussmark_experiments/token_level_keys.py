@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from matplotlib.figure import Figure
 from scipy.stats import norm
 from transformers import PreTrainedModel
@@ -31,7 +32,7 @@ from gaussmark_lib.workbench import (
     runs,
     words,
 )
-from gaussmark_lib.workbench.answers import THIS_RUN, title
+from gaussmark_lib.workbench.answers import THIS_RUN, listed, title
 from gaussmark_lib.workbench.pairs import (
     OWN,
     PLAIN,
@@ -49,6 +50,7 @@ HITS = "token keys, hits"
 SUM = "token keys, sum"
 UNEDITED = "unedited"
 SHIFTED = "middle token deleted"
+HIT_RATE = "hit rate of a watermarked token"  # in the results of a record
 LOOKS = {
     ONE: {"color": "#0173b2", "marker": "o"},
     HITS: {"color": "#5e3c99", "marker": "X"},
@@ -396,6 +398,30 @@ def proposition_in_words(rate: float, alpha_0: float, level: float, n_tokens: in
         f" **{rate:.3f}**. {covered} With {n_tokens} tokens, the exact level of the best test is"
         f" {exact:.3f}."
     )
+
+
+def proposition_by_run(
+    notebook: str,
+    rate: float,
+    alpha_0: float,
+    level: float,
+    n_tokens: int,
+) -> Markdown:
+    """Return :func:`proposition_in_words` for each of a notebook's records, with its own settings,
+    and for this run.
+    """
+    found = {}
+    for run in runs.references(notebook):
+        recorded_rate = run.results.get(HIT_RATE)
+        if recorded_rate is not None:
+            found[title(run)] = proposition_in_words(
+                recorded_rate,
+                run.params["alpha_0"],
+                run.params["level"],
+                run.params["n_tokens"],
+            )
+    here = proposition_in_words(rate, alpha_0, level, n_tokens)
+    return listed(found, here, model="")
 
 
 def by_position(gammas: pd.DataFrame, width: int) -> pd.DataFrame:

@@ -253,7 +253,7 @@ def test_the_projection_that_drops_most_is_found_among_the_left_ones():
         "this run",
     ]
     rows_of_figure = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert rows_of_figure == ["k = 9", "k = 10", "k = 12, right", "50% dropped"]
+    assert rows_of_figure == ["k = 9", "k = 10", "50% dropped", "k = 12, right"]
     plt.close("all")
 
 

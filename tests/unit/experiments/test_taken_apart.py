@@ -16,8 +16,10 @@ from gaussmark_experiments.taken_apart import (
     RATIO,
     UNKNOWN,
 )
+from gaussmark_lib import files
 from gaussmark_lib.perturb import Key, Watermark, noise
 from gaussmark_lib.score import score
+from gaussmark_lib.workbench import runs, words
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", sigma=0.4)
 KEYS = [Key.from_seed(i) for i in range(3)]
@@ -143,3 +145,15 @@ def test_the_exact_test_keeps_its_level_and_a_broken_one_is_seen(scores):
     rates = taken_apart.rates(right)
     assert rates["value"].tolist() == [right[right["prompt"] == KNOWN]["hit"].mean()] * 2
     assert rates["texts"].tolist() == [400, 400]
+
+
+def test_the_table_of_claims_has_the_two_steps_of_the_record():
+    [record] = runs.references("19_taken_apart")
+    steps = taken_apart.steps(record.table("scores"), record.params["text"], 0.01)
+    page = (files.RUNS / "README.md").read_text(encoding="utf-8")
+    [line] = [line for line in page.splitlines() if line.startswith("| A comparison by")]
+    for step in (taken_apart.TO_THETA, taken_apart.TO_RATIO, taken_apart.TO_BOTH):
+        [row] = steps[steps["step"] == step].to_dict("records")
+        value, low, high = (words.number(row[name], 3) for name in ("value", "low", "high"))
+        said = f"{value} ({low} to {high})"
+        assert said.replace("0.", ".") in line, said

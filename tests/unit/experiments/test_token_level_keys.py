@@ -11,6 +11,7 @@ from gaussmark_experiments.token_level_keys import HITS, ONE, SHIFTED, SUM, UNED
 from gaussmark_lib import generate, score, stats
 from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs
 
 LM = tiny_lm.build()
@@ -178,3 +179,13 @@ def test_the_interval_of_a_paired_difference_covers_it_and_exists_where_all_agre
     alike = experiment.difference(agree, "a", "b", 0.5)
     assert alike.value == 0
     assert -1 < alike.low < 0 < alike.high < 1
+
+
+def test_what_the_proposition_covers_is_said_for_each_record_by_its_own_hit_rate():
+    said = experiment.proposition_by_run("09_token_level_keys", 0.7, 0.5, 0.05, 48).data
+    smollm2, doclm, here = said.splitlines()
+    for line, name in ((smollm2, "token_level_keys_smollm2"), (doclm, "token_level_keys")):
+        [record] = [run for run in runs.references("09_token_level_keys") if run.dir.name == name]
+        assert f"**{record.results[experiment.HIT_RATE]:.3f}**" in line
+        assert f"With {record.params['n_tokens']} tokens" in line
+    assert here == f"- this run: {experiment.proposition_in_words(0.7, 0.5, 0.05, 48)}"
