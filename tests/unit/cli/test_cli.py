@@ -122,6 +122,20 @@ ASKED = [
     ["run", "no_such_notebook"],
     ["run", "03", "-f", "llama-3.1-8b", "--check"],
 ]
+END = """
+import atexit, gc
+atexit.register(lambda: print("left to the system:", gc.get_freeze_count() > 0))
+from gaussmark_lib.workbench import cli
+cli.main(["--version"])
+"""
+
+
+def test_the_end_of_a_command_does_not_wait_for_the_garbage_collector():
+    command = [sys.executable, "-c", END]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.endswith("left to the system: True\n")
+
+
 LIGHT = f"""
 import sys
 import gaussmark_lib, gaussmark_lib.workbench.runs, gaussmark_lib.workbench.sweeps

@@ -6,9 +6,8 @@ import subprocess
 
 import pandas as pd
 import pytest
-import references
 
-from gaussmark_experiments import after_release
+from gaussmark_experiments import after_release, references
 from gaussmark_lib import files
 from gaussmark_lib.stats import Estimate
 from gaussmark_lib.workbench import record, runs, words
@@ -96,6 +95,20 @@ CLAIMS = [  # a record, a claim (None: its headline), decimals, what the page mu
     ("quality_smollm2", "points of accuracy that the strong mark costs", 1, 1),
     ("quality_smollm2", "win rate above one half", 2, 1),
     ("after_release_engine", "ψ of answers from a file as exported", 2, 1),
+    ("low_rank_smollm2", "price on human text divided", 2, 1),
+    ("low_rank_smollm2", "price on its own text divided", 2, 1),
+    ("low_rank_smollm2", "share of ψ kept after edits divided", 2, 1),
+    ("token_level_keys_smollm2", "share detected, sum less one key", 2, 1),
+    ("token_level_keys_smollm2", "mean Γ of untouched tokens after substitute", 2, 1),
+    ("token_level_keys_smollm2", "share detected after substitute", 2, 1),
+    ("taken_apart_smollm2", None, 3, 1),
+    (
+        "taken_apart_smollm2",
+        "share detected at 0.01 without the prompt: likelihood ratio with",
+        2,
+        1,
+    ),
+    ("taken_apart_smollm2", "share detected at 0.01 by ψ at θ with the exact threshold", 2, 1),
     ("level_check", None, 2, 100),
     ("layer_sigma_sweep", "measured divided by predicted ψ", 2, 1),
     ("quality", None, 3, 1),
