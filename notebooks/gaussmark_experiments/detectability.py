@@ -322,6 +322,11 @@ def rank_correlation(table: pd.DataFrame) -> float:
     return table.corr("spearman").iloc[0, 1]
 
 
+def constants(results: Mapping[str, Any]) -> dict[str, float]:
+    """Return what each row of a part's ``texts`` has in a pooled record: σ."""
+    return {"sigma": results["σ"]}
+
+
 def estimates(
     tables: Tables,
     params: Mapping[str, Any],

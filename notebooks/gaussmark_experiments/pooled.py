@@ -9,7 +9,7 @@ What the parts recorded, and what becomes of it:
 
 ====================  ==============================================================================
 tables of rows        stand below each other, with the columns ``part`` (its seed) and, for rows of
-                      a pair, ``document`` and ``sigma``; pairs, texts and keys are renumbered
+                      a pair, ``document``; pairs, texts and keys are renumbered
 tables of estimates   computed from the rows by the notebook's functions (``summaries`` of its
                       module), or else combined from the parts' intervals (:func:`combined`)
 findings, headline    the same (``estimates`` of the module); ``pooled`` says which
@@ -34,18 +34,26 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_integer_dtype
 
-from gaussmark_experiments import detectability, kgw_baseline, robustness
-from gaussmark_lib import files, models, texts
+from gaussmark_experiments import (
+    detectability,
+    first_watermark,
+    kgw_baseline,
+    motivation,
+    robustness,
+    sharper_test,
+)
+from gaussmark_lib import files, models, stats, texts
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.stats import Estimate
 from gaussmark_lib.workbench import claims, record
@@ -56,8 +64,11 @@ from gaussmark_lib.workbench.runs.folder import Run
 # The seeds of each record's parts, as its preset declared them before the first run.
 DECLARED = {
     "detectability_smollm2": (5, 6, 7),
+    "first_watermark_smollm2": (5, 6),
     "kgw_baseline_smollm2": (5, 6, 7),
+    "motivation_smollm2": (5, 6, 7),
     "robustness_smollm2": (5, 6, 7),
+    "sharper_test_smollm2": (5, 6, 7),
 }
 PART = "part"  # a column of pooled tables: the seed of a row's part
 NUMBERS = ("text", "prompt", "pair", "key")  # columns that count from 0 in each part
@@ -74,6 +85,7 @@ COUNTS = {
     "n_requests",
     "n_fixed_keys",
     "n_null",
+    "n_ratios",
 }
 
 
@@ -93,32 +105,56 @@ class Experiment(NamedTuple):
     """The module of a notebook, and its tables.
 
     Args:
-        pairs: for each table of pairs, the column that numbers them.
+        pairs: for each table of pairs, the column that numbers them; a table without the column has
+            a row per pair.
         requests: a table of pairs whose prompts are fixed requests, and its column.
-        estimates: tables of estimates whose rows were not kept.
+        estimates: for each table of estimates without rows, the columns that name an estimate.
+        constants: from a part's results to columns of its pairs.
     """
 
     module: ModuleType
     pairs: dict[str, str]
     requests: tuple[str, str] | None = None
-    estimates: frozenset[str] = frozenset()
+    estimates: Mapping[str, list[str]] = MappingProxyType({})
+    constants: Callable[[dict[str, Any]], dict[str, float]] | None = None
 
 
 EXPERIMENTS = {
     "detectability": Experiment(
         detectability,
         {"texts": "prompt"},
-        estimates=frozenset({"ratios"}),
+        estimates={"ratios": ["n_tokens", "ratio"]},
+        constants=detectability.constants,
+    ),
+    "first_watermark": Experiment(
+        first_watermark,
+        {"texts": "pair"},
+        estimates={"sweep": ["predicted", "curve"]},
+        constants=first_watermark.constants,
     ),
     "kgw_baseline": Experiment(
         kgw_baseline,
         {"lengths": "text", "edits": "pair", "distances": "text"},
         requests=("temperatures", "text"),
-        estimates=frozenset({"costs", "equivalent"}),
+        estimates={"costs": ["cost", "scheme"], "equivalent": ["scheme"]},
+    ),
+    "motivation": Experiment(
+        motivation,
+        {"language_model": "prompt"},
     ),
     "robustness": Experiment(
         robustness,
         {"random_edits": "pair", "prompts": "pair", "people": "pair"},
+    ),
+    "sharper_test": Experiment(
+        sharper_test,
+        {
+            "after_edits": "pair",
+            "directions": "pair",
+            "likelihood_ratios": "pair",
+            "spread": "pair",
+            "tuned": "pair",
+        },
     ),
 }
 
@@ -184,18 +220,29 @@ def documents_of(part: Run) -> list[str]:
     )
 
 
-def rows_of(part: Run, experiment: Experiment, documents: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Return the tables of a part, with the document and σ of each pair."""
-    tables = {path.stem: part.table(path.stem) for path in sorted(part.dir.glob("*.parquet"))}
-    sigma = part.results.get("σ", part.results.get("sigma"))
-    for name, column in experiment.pairs.items():
-        if name in tables:
-            table = tables[name].assign(**{DOCUMENT: np.take(documents, tables[name][column])})
-            tables[name] = table if sigma is None else table.assign(sigma=sigma)
+def rows_of(
+    part: Run,
+    experiment: Experiment,
+    documents: Sequence[str],
+) -> dict[str, pd.DataFrame]:
+    """Return the tables of a part, with the document of each pair."""
+    names = sorted(path.stem for path in part.dir.glob("*.parquet"))
+    tables = {name: part.table(name) for name in names}
+    constants = {}
+    if experiment.constants:
+        constants = experiment.constants(part.results)
+    for name in experiment.pairs.keys() & tables.keys():
+        table = tables[name]
+        column = experiment.pairs[name]
+        if column not in table:
+            table[column] = range(len(table))
+        table[DOCUMENT] = np.take(documents, table[column])
+        tables[name] = table.assign(**constants)
     if experiment.requests:
         name, column = experiment.requests
-        requests = tables[name][column].map("request {}".format)
-        tables[name] = tables[name].assign(**{DOCUMENT: requests})
+        table = tables[name]
+        # every seed has the same requests
+        table[DOCUMENT] = table[column].map("request {}".format)
     return tables
 
 
@@ -207,7 +254,9 @@ def stacked(tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
     for seed, table in tables.items():
         table = table.assign(**{PART: seed})
         for column in NUMBERS:
-            if column in table and so_far:
+            if column not in table or not so_far:
+                continue
+            if is_integer_dtype(table[column]):  # a prompt can also be its token ids
                 table[column] += so_far[-1][column].max() + 1
         so_far.append(table)
     return pd.concat(so_far, ignore_index=True)
@@ -215,6 +264,7 @@ def stacked(tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
 
 def combined(estimates: Sequence[Estimate]) -> Estimate:
     """Combine estimates of independent parts whose rows were not kept: their mean, weighted by n.
+    Shares of n trials are added up.
 
     The ends of the interval are those of Zou and Donner (Statistics in Medicine 27, 2008, 1693),
     who recover variances from intervals: with weights w_i, value − √Σ(w_i (value_i − low_i))², and
@@ -224,11 +274,14 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
     1.5 (1.25 to 1.75), n = 100
     """
     n = sum(estimate.n for estimate in estimates)
-    weights = [estimate.n / n for estimate in estimates]
+    if all(folder.is_share(estimate.row()) for estimate in estimates):
+        n_hits = sum(round(estimate.value * estimate.n) for estimate in estimates)
+        return stats.share(np.arange(n) < n_hits)
     value = 0.0
     below = 0.0  # sums of squares
     above = 0.0
-    for weight, estimate in zip(weights, estimates, strict=True):
+    for estimate in estimates:
+        weight = estimate.n / n
         value += weight * estimate.value
         down = estimate.value - estimate.low
         up = estimate.high - estimate.value
@@ -237,15 +290,21 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(value, value - math.sqrt(below), value + math.sqrt(above), n)
 
 
-def combined_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Combine the rows of all parts in a table of estimates that name the same thing."""
-    columns = [name for name in table.columns if name != PART]
-    names = [name for name in columns if name not in ESTIMATE]
+def combined_rows(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Combine the rows of all parts in a table of estimates that have the same names. Another
+    column, such as a σ that each part solved, has its mean.
+    """
+    columns = [column for column in table.columns if column != PART]
+    means = [column for column in columns if column not in [*names, *ESTIMATE]]
     rows = []
     for cell_name, cell in table.groupby(names, sort=False):
         row = dict(zip(names, cell_name, strict=True))
-        of_parts = cell[ESTIMATE].itertuples(index=False)
-        estimate = combined([Estimate(*numbers) for numbers in of_parts])
+        row |= cell[means].mean().to_dict()
+        of_parts = [recorded(numbers) for numbers in cell.to_dict("records")]
+        estimate = of_parts[0]
+        # a prediction has no n, and is the same in all parts
+        if cell["n"].notna().all():
+            estimate = combined(of_parts)
         rows.append(row | estimate.row())
     return pd.DataFrame(rows)[columns]
 
@@ -264,8 +323,8 @@ def pooled_tables(
         for name, table in rows_of(part, experiment, of_pairs).items():
             of_parts.setdefault(name, {})[seed] = table
     whole = {name: stacked(tables) for name, tables in of_parts.items()}
-    for name in experiment.estimates & whole.keys():
-        whole[name] = combined_rows(whole[name])
+    for name in experiment.estimates.keys() & whole.keys():
+        whole[name] = combined_rows(whole[name], experiment.estimates[name])
     return whole | experiment.module.summaries(whole, parts[0].params)
 
 
@@ -319,6 +378,18 @@ def pooled_row(
     return {**finding.row(), "pooled": f"{basis} of parts {seeds}"}
 
 
+def combined_result(values: Sequence[Any]) -> Any:
+    """Combine a result of all parts if it is an estimate, or names estimates. Any other result, and
+    one that a part lacks, is that of the first part.
+    """
+    first = values[0]
+    if not all(isinstance(value, dict) for value in values):
+        return first
+    if set(ESTIMATE) <= first.keys():
+        return first | combined([recorded(value) for value in values]).row()
+    return {name: combined_result([value.get(name) for value in values]) for name in first}
+
+
 def pooled_results(
     parts: Sequence[Run],
     tables: Mapping[str, pd.DataFrame],
@@ -345,14 +416,21 @@ def pooled_results(
         estimate = combined([recorded(row) for row in headlines])
     checks = {check["check"]: check for part in parts for check in part.results["checks"]}
     numbers = module.numbers(tables, params)
-    results = parts[0].results | numbers
+    results = combined_result([part.results for part in parts])
+    for name, result in numbers.items():
+        # rows decide some of these
+        is_partial = isinstance(result, dict) and name in results
+        results[name] = results[name] | result if is_partial else result
     results |= {"headline": headline | estimate.row(), "claims": rows}
     results["checks"] = list(checks.values())
     decided = {"headline", "claims", "checks", *numbers}
     undecided = [name for name in parts[0].results if name not in decided]
-    of_first = [
-        name for name in undecided if any(part.results.get(name) != results[name] for part in parts)
-    ]
+    of_first = []
+    for name in undecided:
+        of_parts = [part.results.get(name) for part in parts]
+        is_first = results[name] == of_parts[0]
+        if is_first and any(result != of_parts[0] for result in of_parts):
+            of_first.append(name)
     return results, of_first
 
 
@@ -370,24 +448,27 @@ def pool(parts: Sequence[Run], experiment: Experiment, declared: Sequence[int]) 
     results, of_first = pooled_results(
         parts, tables, experiment.module, is_complete=set(seeds) == set(declared)
     )
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = {"seed": seeds}
     for part in parts:
         params = part.params | params
     for name in COUNTS & params.keys():
         params[name] = sum(part.params.get(name, 0) for part in parts)
+    starts = [part.status["started"] for part in parts]
+    ends = [part.status["finished"] for part in parts]
+    seconds = sum(part.status["seconds"] for part in parts)
     status = {
         "status": "complete",
         "pooled": [_source(part) for part in parts],
         "declared seeds": list(declared),
         "documents of the prompts": len(set().union(*documents)),
         "of the first part alone": [*of_first, "figures"],
-        "started": min(part.status["started"] for part in parts),
-        "finished": max(part.status["finished"] for part in parts),
-        "seconds": round(sum(part.status["seconds"] for part in parts), 1),
+        "started": min(starts),
+        "finished": max(ends),
+        "seconds": round(seconds, 1),
         "inputs": parts[0].status.get("inputs"),
         "weights": parts[0].status.get("weights"),
     }
-    return Pooled(tables, results, params | {"seed": seeds}, status, list(parts))
+    return Pooled(tables, results, params, status, list(parts))
 
 
 def _source(part: Run) -> dict[str, Any]:

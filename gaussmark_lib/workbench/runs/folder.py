@@ -73,7 +73,7 @@ class Run:
         recorded = self.results.get("headline")
         if not recorded:
             return None
-        value, basis = words.estimate(recorded, as_percent=_is_share(recorded))
+        value, basis = words.estimate(recorded, as_percent=is_share(recorded))
         unit = recorded.get("unit") or ""
         value_with_unit = f"{value} {unit}".strip()
         return Headline(name=recorded["sentence"], value=value_with_unit, basis=basis)
@@ -120,7 +120,7 @@ class Run:
             ) from None
 
 
-def _is_share(estimate: dict[str, Any]) -> bool:
+def is_share(estimate: dict[str, Any]) -> bool:
     """Whether the estimate counts hits of n trials. A ratio of two times does not."""
     value, low, high, n = (estimate.get(name) for name in NUMBERS)
     if estimate.get("unit") or None in (value, low, high, n):
