@@ -31,7 +31,7 @@ import pandas as pd
 
 from gaussmark_experiments import after_release
 from gaussmark_lib import files
-from gaussmark_lib.workbench import record as recording
+from gaussmark_lib.workbench import record
 from gaussmark_lib.workbench.runs import folder
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
@@ -64,18 +64,18 @@ def is_current(run: folder.Run) -> bool:
     return run.status.get("code") == notebook_of(run).code
 
 
-def keep(record: Path) -> None:
+def keep(place: Path) -> None:
     """Make a complete record of ``papermill_runs`` the reference of its notebook."""
-    run = folder.load(record)
+    run = folder.load(place)
     if run is None:
-        sys.exit(f"{record}: expected the folder of a complete record")
-    name = record.resolve().parent.name[3:]
+        sys.exit(f"{place}: expected the folder of a complete record")
+    name = place.resolve().parent.name[3:]
     target = REFERENCES / name
     # figures only if the old reference has figures, which a page then shows
     left_out = [] if (target / "figures").is_dir() else ["figures"]
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(record, target, ignore=shutil.ignore_patterns(*left_out))
-    print(f"{record} is {target.relative_to(ROOT)}")
+    shutil.copytree(place, target, ignore=shutil.ignore_patterns(*left_out))
+    print(f"{place} is {target.relative_to(ROOT)}")
 
 
 def stamp(run: folder.Run) -> bool:
@@ -173,8 +173,8 @@ def pool(commits: list[str]) -> None:
     of_all["n_served"] = sum(of["n_served"] for of in params)
     files.write_json(target / "params.json", params[-1] | of_all)
     (target / "results.json").unlink(missing_ok=True)
-    with patch.dict(os.environ, {recording.RUN_DIR: str(target)}):
-        recording.record(after_release.pooled(releases, served))
+    with patch.dict(os.environ, {record.RUN_DIR: str(target)}):
+        record.record(after_release.pooled(releases, served))
 
 
 def results(tree: Path, notebook: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -185,8 +185,8 @@ def results(tree: Path, notebook: str, values: dict[str, Any]) -> dict[str, Any]
         subprocess.run(
             [sys.executable, "-c", ASK, notebook, json.dumps(values)], env=env, cwd=tree, check=True
         )
-        [record] = Path(root).glob("*/*/results.json")
-        return json.loads(record.read_text())
+        [recorded] = Path(root).glob("*/*/results.json")
+        return json.loads(recorded.read_text())
 
 
 ASK = """
