@@ -484,7 +484,7 @@ def write(pooled: Pooled, target: Path) -> None:
         for name, table in pooled.tables.items():
             table.to_parquet(partial / f"{name}.parquet")
         files.write_json(partial / "params.json", pooled.params)
-        with _recording(partial):
+        with recording(partial):
             record.record(pooled.results)
         outcomes = [{"params": part.params, "results": part.results} for part in pooled.parts]
         files.write_json(partial / "parts.json", {"parts": outcomes})
@@ -496,7 +496,7 @@ def write(pooled: Pooled, target: Path) -> None:
 
 
 @contextmanager
-def _recording(run_dir: Path) -> Iterator[None]:
+def recording(run_dir: Path) -> Iterator[None]:
     """Let ``record`` write into a folder."""
     before = os.environ.get(record.RUN_DIR)
     os.environ[record.RUN_DIR] = str(run_dir)
