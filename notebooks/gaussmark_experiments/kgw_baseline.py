@@ -531,6 +531,8 @@ def draw_correction(corrected: pd.DataFrame, distances: pd.DataFrame, caption: s
         title="A lower temperature: which distance from plain text does it remove?",
         caption=f"this run: {caption}; 95% intervals",
     )
+    for axes in figure.axes:
+        axes.locator_params(axis="x", nbins=5)
     return record.save_figure(figure, "correction")
 
 

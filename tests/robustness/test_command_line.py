@@ -17,7 +17,7 @@ import tiny_lm
 from command_lines import answer
 from small_notebooks import parameters, write
 
-from gaussmark_lib import files, models, perturb
+from gaussmark_lib import models, perturb
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import cli
 
@@ -149,13 +149,11 @@ def test_a_terminal_without_the_letter_psi(key_file, monkeypatch, encoding):
 
 
 def _command(words: list[str], **options) -> subprocess.CompletedProcess:
-    environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
     command = [sys.executable, "-m", "gaussmark_lib.workbench.cli", *words]
     return subprocess.run(
         command,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
         timeout=180,
         check=False,
         **options,
@@ -202,7 +200,6 @@ def test_a_shell_may_have_closed_the_standard_streams(tmp_path):
         done = subprocess.run(
             [*words, str(tmp_path / name)],
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": str(files.ROOT)},
             check=False,
         )
         assert (done.returncode, done.stdout != b"") == (code, name == "key.json")
