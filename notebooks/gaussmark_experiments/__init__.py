@@ -24,10 +24,13 @@ of notebook 11 is ``widgets.playground``. Programs without a notebook and folder
 ``taken_apart``            19: ψ and the likelihood ratio, with exact and empirical thresholds
 ``train_doclm``            20: how good a trained model is (its training: ``doclm``)
 ``bench``                  ``gaussmark bench``: one table of watermarks for a model
+``pooled``                 one record of the parts of a notebook's record
 ``likeness``               how much a model is like doclm, for a page of the site
 ``first_glance``           the README's picture, of a record of 00
+``references``             the records in git: which are of older code; stamped, pooled
 ``promised_power``         does the power that ``detect`` promises come true, over fresh keys?
 ``gpu_report``             ``make gpu-report``: time and memory of a large model on a GPU
+``paper_scale``            time and memory of scoring on the widths of a large model, as JSON
 ``foreign``                every notebook on three small models of other architectures
 ``measures``               what a watermark costs: judges, tasks, measures of texts
 ``toys``                   models in which the paper's theory has a closed form

@@ -38,7 +38,9 @@ from gaussmark_lib.workbench.pairs import (
     PLAIN,
     Pairs,
     means,
+    numbering,
     shares,
+    times_wider,
 )
 from gaussmark_lib.workbench.plots.panels import panels
 
@@ -181,15 +183,18 @@ def difference(table: pd.DataFrame, scheme: str, base: str, level: float) -> sta
     text.
 
     The interval is that of Agresti and Min (Stat. Med. 24, 2005): Wald's, after ½ is added to each
-    cell of the 2 × 2 table. It has a width even if the two tests agree on all texts.
+    cell of the 2 × 2 table. It has a width even if the two tests agree on all texts. In a pooled
+    record, it is as many times wider as the documents make the interval of the plain mean.
     """
     hits = table.assign(hit=table["p_value"] <= level)
-    hits = hits.pivot(index="text", columns="scheme", values="hit").astype(bool)  # (texts, schemes)
+    text = numbering(table, "text")
+    hits = hits.pivot(index=text, columns="scheme", values="hit").astype(bool)  # (texts, schemes)
     n = len(hits) + 2  # four cells, ½ each
     more = int((hits[scheme] & ~hits[base]).sum())  # detected by the scheme alone
     less = int((~hits[scheme] & hits[base]).sum())  # detected by the base alone
     middle = (more - less) / n
     error = np.sqrt(((more + less + 1) / n - middle**2) / n)
+    error *= times_wider(hits[scheme].astype(float) - hits[base])
     low, high = middle + error * norm.ppf([0.025, 0.975])
     return stats.Estimate((more - less) / len(hits), low, high, len(hits))
 

@@ -9,25 +9,29 @@ import hashlib
 import json
 import pkgutil
 import re
+import shutil
+import subprocess
 from base64 import b64decode
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import nbformat
+from PIL import Image
 
 import gaussmark_lib
-from gaussmark_lib import files
-from gaussmark_lib.workbench import words
-from gaussmark_lib.workbench.runs import folder, presets
+from gaussmark_lib import files, stats
+from gaussmark_lib.workbench import answers, words
+from gaussmark_lib.workbench.runs import folder, notebook, presets
 from gaussmark_lib.workbench.sweeps.tour import mathml
 
 project = html_title = "GaussMark workbench"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "notebooks/pages/index"
 include_patterns = ["*.md", "notebooks/**", "papermill_runs/README.md", "data/doclm/README.md"]
-exclude_patterns = [".*", "build", "**/.ipynb_checkpoints"]
+exclude_patterns = [".*", "build", "**/.ipynb_checkpoints", "notebooks/gaussmark_experiments"]
 
 nb_execution_mode = "off"  # the notebooks are committed as executed
 nb_merge_streams = True
@@ -55,6 +59,7 @@ highlight_language = "none"  # formulas and shells; notebooks and fences name th
 pygments_style, pygments_dark_style = "default", "github-dark"
 
 REFERENCE = files.RUNS / "reference"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def setup(app: Any) -> None:
@@ -62,6 +67,7 @@ def setup(app: Any) -> None:
     app.connect("source-read", _fill)
     app.connect("doctree-read", _describe)
     app.connect("autodoc-process-docstring", _literal, priority=400)  # before napoleon
+    app.connect("build-finished", _print)
 
 
 def filled(text: str, reference: Path = REFERENCE) -> str:
@@ -71,6 +77,7 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
     )
     environment.filters["percent"] = words.percent
     environment.filters["short"] = _short
+    environment.filters["plain"] = _plain
     records = {
         run.id: run for path in sorted(reference.iterdir()) if (run := folder.load(path))
     }
@@ -79,10 +86,13 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         headline=lambda name: records[name].headline,
         claim=lambda name, which, **options: _claim(records[name], which, **options),
         finding=lambda name, which: _finding(records[name], which),
+        measured=lambda name, *what, **where: _measured(records[name], *what, **where),
         half_detected=_half_detected,
         likeness=_likeness(reference),
+        gallery=lambda: _gallery(records.values()),
         paper=presets.read(presets.PAPER, "file")["models"],
         in_paper=_in_paper,
+        pdf=CHROMIUM,
         modules=_modules(),
         presets=sorted(path.stem for path in files.PRESETS.glob("*.yaml")),
     )
@@ -114,6 +124,26 @@ def _claim(run: folder.Run, name: str, **options: bool) -> str:
     return " ".join(words.estimate(_finding(run, name), **options))
 
 
+def _measured(
+    run: folder.Run,
+    table: str,
+    column: str,
+    most: float | None = None,
+    cluster: str | None = None,
+    **where: object,
+) -> str:
+    """The mean of a column of a record's table, over rows with these values; with ``most``,
+    the share that is at most this. ``cluster`` names the column of rows that belong together.
+    """
+    rows = run.table(table)
+    for name, value in where.items():
+        rows = rows[rows[name] == value]
+    values = rows[column] if most is None else rows[column] <= most
+    groups = rows[cluster] if cluster else None
+    estimate = stats.interval(values.to_numpy(), cluster=groups)
+    return " ".join(words.estimate(estimate.row(), as_percent=values.dtype == bool))
+
+
 def _half_detected(run: folder.Run, level: str) -> int:
     """The tokens after which half of the texts are detected with their own key, interpolated
     between the recorded lengths; an error if none or all lengths reach half.
@@ -139,6 +169,42 @@ def _likeness(reference: Path) -> dict[str, dict[str, Any]]:
     """Return the rows that ``gaussmark_experiments.likeness`` measured: model → row."""
     path = reference / "likeness.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _gallery(records: Iterable[folder.Run]) -> dict[str, list[dict[str, Any]]]:
+    """Model → its records that keep figures, with their notebooks; real models come first."""
+    models: dict[str, list[dict[str, Any]]] = {title: [] for title in answers.TITLES.values()}
+    for run in records:
+        figures = [_figure(path) for path in sorted(run.dir.glob("figures/*.png"))]
+        if figures:
+            [source] = [
+                path for path in notebook.numbered() if run.id.startswith(path.stem[3:])
+            ]
+            entry = {"id": run.id, "notebook": notebook.load(source), "figures": figures}
+            models.setdefault(answers.title(run), []).append(entry)
+    return {title: sorted(runs, key=_place) for title, runs in models.items() if runs}
+
+
+def _place(entry: dict[str, Any]) -> tuple[str, str]:
+    return entry["notebook"].name, entry["id"]
+
+
+def _figure(path: Path) -> dict[str, str]:
+    """A figure's file, and the title and the sentence that the file carries."""
+    with Image.open(path) as image:
+        words_of_file = {name: " ".join(text.split()) for name, text in image.text.items()}
+    described = words_of_file.get("Description", "")
+    first_sentence = re.match(r".*?[.?](?= |$)", described)
+    if not first_sentence:
+        raise ValueError(f"{path}: expected a description in the file, found none")
+    title = words_of_file.get("Title", first_sentence[0].removesuffix("."))
+    sentence = described.removeprefix(title).lstrip(",. ")
+    return {"file": path.name, "title": title, "sentence": sentence}
+
+
+def _plain(text: str) -> str:
+    r"""Text that Markdown shows as it is, such as ``\|`` for ``|``."""
+    return re.sub(r"([\\`*_$<>|\[\]])", r"\\\1", text)
 
 
 def _short(estimate: dict[str, float], decimals: int = 2) -> str:
@@ -175,6 +241,17 @@ def _describe(app: Any, doctree: Any) -> None:
     }
     for image in doctree.findall(lambda node: node.tagname == "image"):
         image["alt"] = texts.get(Path(image["uri"]).stem, image.get("alt", ""))
+        image["loading"] = "lazy"
+
+
+def _print(app: Any, error: Exception | None) -> None:
+    """The short paper as a PDF next to its page, if Chromium is installed."""
+    page = Path(app.outdir) / "notebooks" / "pages" / "short_paper.html"
+    if CHROMIUM and not error and page.exists():
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
+        target = f"--print-to-pdf={page.with_suffix('.pdf')}"
+        command = [CHROMIUM, *options, target, page.as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
 def _literal(app: Any, what: str, name: str, it: Any, options: Any, lines: list[str]) -> None:

@@ -9,9 +9,12 @@ import shutil
 from types import SimpleNamespace
 
 import jinja2
+import pandas as pd
 import pytest
+from PIL import Image
 
 from gaussmark_lib import files
+from gaussmark_lib.errors import GaussMarkError
 
 PAGES = files.NOTEBOOKS / "pages"
 NAMES = sorted(path.stem for path in PAGES.glob("*.md"))
@@ -49,15 +52,59 @@ def test_a_link_to_nowhere_is_noticed():
 
 
 def test_a_page_says_what_its_record_says(tmp_path):
-    law = (PAGES / "joint_law.md").read_text(encoding="utf-8")
-    for name in ("one_key_in_production", "one_key_in_production_smollm2", "streams"):
-        shutil.copytree(CONF.REFERENCE / name, tmp_path / name)
+    law = (PAGES / "short_paper.md").read_text(encoding="utf-8")
+    shutil.copytree(CONF.REFERENCE, tmp_path, dirs_exist_ok=True)
     assert CONF.filled(law, tmp_path) == CONF.filled(law)
     path = tmp_path / "one_key_in_production" / "results.json"
     results = json.loads(path.read_text(encoding="utf-8"))
     results["audit"]["source"]["max ψ"] = 0.123
     path.write_text(json.dumps(results), encoding="utf-8")
-    assert "<td>12%</td>" in CONF.filled(law, tmp_path)
+    assert "| source | 150 | 0.697 | 14.3% | 14.1% | 1.8% | 1.8% | 12% |" in CONF.filled(
+        law, tmp_path
+    )
+    assert len(CONF.filled(law).split()) < 2_500
+
+
+def test_the_page_of_figures_shows_each_figure_with_its_title_and_its_sentence(tmp_path):
+    page = CONF.filled((PAGES / "figures.md").read_text(encoding="utf-8"))
+    paths = sorted(CONF.REFERENCE.glob("*/figures/*.png"))
+    assert len(paths) > 50
+    for path in paths:
+        assert page.count(f"](/{path.relative_to(files.ROOT).as_posix()})") == 1
+    assert page.index("## SmolLM2") < page.index("02_level_check.ipynb") < page.index("## doclm")
+    assert "**Which of the three has a ψ beyond the threshold?**" in page
+    assert "plain (mean -0.00). doclm, model.layers.4.mlp.down\\_proj.weight; 250 pairs" in page
+    Image.new("L", (1, 1)).save(tmp_path / "bare.png")
+    with pytest.raises(ValueError, match="expected a description in the file"):
+        CONF._figure(tmp_path / "bare.png")
+
+
+def test_a_number_of_a_page_is_the_mean_of_the_rows_of_its_table(tmp_path):
+    run = CONF.folder.Run(tmp_path, "a run", {}, {}, {})
+    table = {"p": [0.01, 0.04, 0.2, 0.3], "kind": ["a", "a", "a", "b"], "key": [0, 0, 1, 1]}
+    pd.DataFrame(table).to_parquet(tmp_path / "t.parquet")
+    assert CONF._measured(run, "t", "p", 0.05, kind="a").startswith("67% (")
+    assert CONF._measured(run, "t", "p", kind="a").startswith("0.08 (")
+    assert CONF._measured(run, "t", "p", cluster="key").endswith(", n = 2")
+    with pytest.raises(GaussMarkError, match="expected at least one"):
+        CONF._measured(run, "t", "p", kind="c")
+
+
+def test_the_site_prints_the_short_paper_if_there_is_a_browser(tmp_path, monkeypatch):
+    folder = tmp_path / "notebooks" / "pages"
+    folder.mkdir(parents=True)
+    browser = tmp_path / "browser"
+    browser.write_text(
+        "#!/bin/sh\nfor option; do case $option in --print-to-pdf=*)"
+        ' echo "$5" > "${option#*=}";; esac; done\n'
+    )
+    browser.chmod(0o755)
+    monkeypatch.setattr(CONF, "CHROMIUM", str(browser))
+    CONF._print(SimpleNamespace(outdir=tmp_path), None)
+    assert list(folder.iterdir()) == []
+    (folder / "short_paper.html").touch()
+    CONF._print(SimpleNamespace(outdir=tmp_path), None)
+    assert (folder / "short_paper.pdf").exists()
 
 
 def test_the_page_of_the_bench_prints_its_record_if_there_is_one(tmp_path):

@@ -30,6 +30,8 @@ To add a command, add a function to one of the first files, register it below, a
 ``tests/unit/cli``. Nothing imports the command line.
 """
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -202,6 +204,8 @@ def _top(
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command; if it fails, print a sentence that says why. Return the exit code."""
+    # Otherwise the interpreter visits all of torch's objects at its end, which takes seconds.
+    atexit.register(gc.freeze)
     command = typer.main.get_command(app)
     with _of_this_process():
         try:

@@ -7,10 +7,12 @@ every kernel would be a new process.
 import multiprocessing
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -39,6 +41,7 @@ READ_AT_IMPORT = ("ATEN", "HF_", "LD_", "MKL", "MPL", "OMP", "OPENBLAS", "PYTHON
 CONTEXT = multiprocessing.get_context("forkserver")
 _lock = threading.Lock()
 _of_server: dict[str, str] | None = None  # these variables, when the server began
+_has_forked = False  # or else the server may still import
 
 
 class Fork(CONTEXT.Process):
@@ -60,6 +63,7 @@ class Fork(CONTEXT.Process):
         # the server ends with the last process that holds this end, and its kernels with it
         os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)
         os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # which the server blocks
         os.chdir(self.folder)
         os.environ.update(self.environment)
         if threads := self.environment.get("OMP_NUM_THREADS"):
@@ -91,23 +95,43 @@ class ForkProvisioner(LocalProvisioner):
     """
 
     may_fork = False
+    is_wanted = True  # until the run is interrupted
 
     async def launch_kernel(self, cmd: list[str], **options: Any) -> dict[str, Any]:
-        global _of_server
+        global _of_server, _has_forked
         _of_server = _of_server or _read_at_import(os.environ)
         if not self.may_fork or _read_at_import(options["env"]) != _of_server:
             return await super().launch_kernel(cmd, **options)
         fork = Fork(cmd, str(options["cwd"]), options["env"])
         CONTEXT.set_forkserver_preload(PRELOADED)
+        # A terminal's Ctrl-C also reaches the server, which would print where it was. The start of
+        # the resource tracker, which would start with the server, unblocks the signal.
+        resource_tracker.ensure_running()
+        usual_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             # with an empty __main__: otherwise the fork would import the caller's script
             with _lock, patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
                 fork.start()
         except (EOFError, OSError):  # the server does not answer; a later start makes a new one
+            if not self.is_wanted:
+                raise
             return await super().launch_kernel(cmd, **options)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, usual_mask)
+        _has_forked = True
         self.process = fork
         self.pid = self.pgid = fork.pid  # it leads its own session
         return self.connection_info
+
+
+def end_slow_server() -> None:
+    """Kill the server if it has made no fork yet: a start would wait for its imports. A later start
+    makes a new server.
+    """
+    pid = multiprocessing.forkserver._forkserver._forkserver_pid
+    if pid is not None and not _has_forked:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:

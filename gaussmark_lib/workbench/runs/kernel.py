@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from gaussmark_lib.errors import GaussMarkError, KernelDiedError
 from gaussmark_lib.workbench.runs import death
-from gaussmark_lib.workbench.runs.forks import ForkProvisioner, may_fork
+from gaussmark_lib.workbench.runs.forks import ForkProvisioner, end_slow_server, may_fork
 
 START_TIMEOUT = 300  # seconds; a busy machine is slow, a dead kernel is seen at once
 SKIP_TAG = "nbval-skip"  # exercises: they fail until a reader has solved them
@@ -89,6 +89,9 @@ class Kernel(AsyncKernelManager):
 
     def kill(self) -> None:
         """End the process and its children; from any thread, any number of times."""
+        self.provisioner.is_wanted = False
+        if self.provisioner.process is None:
+            end_slow_server()
         with suppress(AttributeError, TypeError, ProcessLookupError):  # not started yet, or gone
             os.killpg(self.provisioner.process.pid, signal.SIGKILL)  # it leads a process group
 

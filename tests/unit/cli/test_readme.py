@@ -123,7 +123,7 @@ def parse(words: list[str]) -> None:
             break
 
 
-PAGES = ["own_model", "joint_law", "public_detector", "shell"]
+PAGES = ["own_model", "short_paper", "public_detector", "shell"]
 FILES = ["papermill_runs/README.md", "notebooks/README.md"]
 FILES += [f"notebooks/pages/{name}.md" for name in PAGES]
 
@@ -131,12 +131,12 @@ FILES += [f"notebooks/pages/{name}.md" for name in PAGES]
 @pytest.mark.parametrize("file", FILES)
 def test_every_command_is_one_that_the_parser_takes(tmp_path, monkeypatch, file):
     monkeypatch.chdir(tmp_path)
-    for name in ("my.key", "other.key", "chat.key"):  # which are looked for at once
+    for name in ("my.key", "new.key", "other.key", "chat.key"):  # which are looked for at once
         Path(name).touch()
     found = commands((files.ROOT / file).read_text(encoding="utf-8"))
     for line in found:
         for command in line.split(" > ")[0].split(" | "):
-            words = shlex.split(re.split(r"\s{3,}", command)[0])[1:]
+            words = shlex.split(re.split(r"\s{3,}", command.replace("sigma S", "sigma 0.1"))[0])[1:]
             parse(words)
     assert found or file == "notebooks/README.md"
 

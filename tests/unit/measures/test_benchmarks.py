@@ -4,6 +4,7 @@ lm-evaluation-harness, and the likeliest choice against a direct sum.
 
 import json
 import os
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -15,40 +16,9 @@ from gaussmark_experiments.measures import benchmarks, harness, reading
 from gaussmark_lib import models, perturb
 from gaussmark_lib.errors import ParameterError
 
-FOUR = {"text": ["one", "two", "three", "four"], "label": ["A", "B", "C", "D"]}
-YES = {"premise": "It rains. ", "hypothesis": "It is wet"}
-ROWS = {
-    "arc_easy": {"question": "Which?", "choices": FOUR, "answerKey": "C"},
-    "arc_challenge": {"question": "Which?", "choices": FOUR, "answerKey": "A"},
-    "boolq": {"passage": "A fact.", "question": "is it", "answer": True},
-    "piqa": {"goal": "Open it", "sol1": "push", "sol2": "pull it", "label": 1},
-    "sciq": {
-        "support": " Text.",
-        "question": "What?",
-        "distractor1": "a",
-        "distractor2": "b",
-        "distractor3": "c",
-        "correct_answer": "d",
-    },
-    "openbookqa": {"question_stem": "Fish live ", "choices": FOUR, "answerKey": "D"},
-    "winogrande": {"sentence": "Ann met _ at home.", "option1": "B", "option2": "C", "answer": "2"},
-    "copa": {"premise": "It fell.", "choice1": "It broke.", "choice2": "He ran.", "label": 0},
-    "cb": YES | {"label": 2},
-    "rte": {"sentence1": "It rains.", "sentence2": "It is wet.", "label": 0},
-}
-ROWS["copa"]["question"] = "effect"
-EXPECTED = {
-    "arc_easy": ("Question: Which?\nAnswer:", " three", 4),
-    "arc_challenge": ("Question: Which?\nAnswer:", " one", 4),
-    "boolq": ("A fact.\nQuestion: is it?\nAnswer:", " yes", 2),
-    "piqa": ("Question: Open it\nAnswer:", " pull it", 2),
-    "sciq": ("Text.\nQuestion: What?\nAnswer:", " d", 4),
-    "openbookqa": ("Fish live ", " four", 4),
-    "winogrande": ("Ann met C", " at home.", 2),
-    "copa": ("It fell therefore", "  it broke.", 2),
-    "cb": ("It rains. \nQuestion: It is wet. True, False, or Neither?\nAnswer:", " Neither", 3),
-    "rte": ("It rains.\nQuestion: It is wet. True or False?\nAnswer:", " True", 2),
-}
+TABLE = Path(__file__).with_name("benchmark_rows.toml").read_text(encoding="utf-8")
+EXPECTED = tomllib.loads(TABLE)
+ROWS = {task: expected["row"] for task, expected in EXPECTED.items()}
 
 
 def write(folder, task, *rows):
@@ -59,14 +29,13 @@ def write(folder, task, *rows):
 @pytest.mark.parametrize("task", benchmarks.READERS)
 def test_a_row_becomes_the_harness_s_prompt(task, tmp_path):
     [item] = benchmarks.read(task, write(tmp_path, task, ROWS[task]))
-    context, ending, n_choices = EXPECTED[task]
-    assert item.choices[item.answer] == (context, ending)
-    assert len(item.choices) == n_choices
-    assert len(set(item.choices)) == n_choices
+    expected = EXPECTED[task]
+    assert item.choices[item.answer] == (expected["context"], expected["ending"])
+    assert len(item.choices) == len(set(item.choices)) == expected["n_choices"]
 
 
 def test_every_benchmark_is_tried():
-    assert set(ROWS) == set(EXPECTED) == set(benchmarks.READERS)
+    assert set(ROWS) == set(benchmarks.READERS)
 
 
 @torch.no_grad()

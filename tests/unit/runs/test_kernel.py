@@ -9,9 +9,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from jupyter_core.utils import run_sync
 from small_notebooks import code, markdown, parameters, write
 
 from gaussmark_lib import files
@@ -90,7 +92,10 @@ def _reason(folder: Path, *sources: str) -> str:
 def test_both_kinds_are_tested(tmp_path, kind, started):
     processes = []
     started(processes.append)
-    notebook = write(tmp_path / "demo.ipynb", parameters(), code(kind))
+    hears = (
+        "import signal; assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])"
+    )
+    notebook = write(tmp_path / "demo.ipynb", parameters(), code(f"{hears}  {kind}"))
     runs.run(notebook, progress=False, root=tmp_path / "runs")
     assert [isinstance(process, forks.Fork) for process in processes] == [kind == TORCH]
 
@@ -169,6 +174,27 @@ def test_a_server_that_does_not_answer_is_done_without(tmp_path, started, monkey
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(TORCH))
     assert not runs.run(notebook, progress=False, root=tmp_path / "runs").cached
     assert [isinstance(process, forks.Fork) for process in processes] == [False]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels are forks on Linux only")
+def test_an_interrupted_start_does_not_wait_for_the_imports_of_the_server(monkeypatch):
+    def none(self):
+        raise EOFError("unexpected EOF")
+
+    server = subprocess.Popen(["sleep", "600"])
+    made = SimpleNamespace(_forkserver_pid=server.pid)
+    monkeypatch.setattr(multiprocessing.forkserver, "_forkserver", made)
+    interrupted = kernel.Kernel("", {}, Path(), TORCH)
+    monkeypatch.setattr(forks, "_has_forked", True)  # other kernels may live in it
+    interrupted.kill()
+    assert server.poll() is None
+    monkeypatch.setattr(forks, "_has_forked", False)
+    interrupted.kill()
+    assert server.wait(10) == -signal.SIGKILL
+    monkeypatch.setattr(forks, "_of_server", None)
+    monkeypatch.setattr(forks.Fork, "start", none)
+    with pytest.raises(EOFError):
+        run_sync(interrupted.provisioner.launch_kernel)([], cwd="", env=dict(os.environ))
 
 
 def test_a_signal_to_a_fork_that_has_ended_is_no_error(monkeypatch):

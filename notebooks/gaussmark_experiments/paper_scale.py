@@ -1,8 +1,8 @@
 """Print, as JSON, the time and memory of scoring on two blocks with the widths of an
-8-billion-parameter Llama. Run by test_paper_scale.py.
+8-billion-parameter Llama.
 
-python tests/unit/paper_scale.py --keys 64 --texts 8 --tokens 180
-python tests/unit/paper_scale.py --keys 2 --texts 16 --stream
+    python -m gaussmark_experiments.paper_scale --keys 64 --texts 8 --tokens 180
+    python -m gaussmark_experiments.paper_scale --keys 2 --texts 16 --stream
 """
 
 import argparse

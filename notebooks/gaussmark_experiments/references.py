@@ -1,17 +1,16 @@
 """The reference records in git: which records are older than the code, and which of these the
 present code would reproduce.
 
-    python tests/references.py                      each record: of this code, or of an older one
-    python tests/references.py keep FOLDER…         make these complete records the references
-    python tests/references.py stamp quality…       compare, and note the present code's version
-    python tests/references.py pool COMMIT…         pool these commits' records of notebook 14
+    python -m gaussmark_experiments.references                  each record: of which code?
+    python -m gaussmark_experiments.references keep FOLDER…     make these records the references
+    python -m gaussmark_experiments.references stamp quality…   compare, note this code's version
+    python -m gaussmark_experiments.references pool COMMIT…     pool notebook 14's records of these
 
 ``stamp`` runs the notebook twice, with small sizes: by the commit that made or stamped the record,
 and by this checkout. If every number and outcome agrees to 1e-6, the record's ``status.json`` gets
 the present code's version and, under ``stamped``, what was compared. A record of times (10) cannot
 be compared like this. ``pool`` makes one record of several, if a notebook was recorded more than
-once: ``after_release_pooled`` holds the measurements, their commits, and the pooled results. pytest
-does not collect this script.
+once: ``after_release_pooled`` holds the measurements, their commits, and the pooled results.
 """
 
 import json
@@ -21,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -28,7 +28,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pandas as pd
-from notebooks.test_other_parameters import OTHER
 
 from gaussmark_experiments import after_release
 from gaussmark_lib import files
@@ -36,8 +35,9 @@ from gaussmark_lib.workbench import record as recording
 from gaussmark_lib.workbench.runs import folder
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
-ROOT = Path(__file__).parents[1]
-REFERENCES = ROOT / "papermill_runs" / "reference"
+ROOT = files.ROOT
+REFERENCES = files.RUNS / "reference"
+SMALL_SIZES = ROOT / "tests" / "notebooks" / "other_parameters.toml"
 CLOSE = 1e-6
 POOLED = "after_release_pooled"
 BENCH = "bench"  # begins the names of the tables of `gaussmark bench`, which have no notebook
@@ -45,9 +45,12 @@ BENCH = "bench"  # begins the names of the tables of `gaussmark bench`, which ha
 
 def records() -> dict[str, folder.Run]:
     """Return the notebooks' records by name."""
-    folders = [path for path in sorted(REFERENCES.iterdir()) if path.is_dir()]
-    of_notebooks = [path for path in folders if not path.name.startswith(BENCH)]
-    return {path.name: folder.load(path) for path in of_notebooks}
+    found = {}
+    for path in sorted(REFERENCES.iterdir()):
+        # other files of the folder are tables and lists, such as likeness.json
+        if path.is_dir() and not path.name.startswith(BENCH):
+            found[path.name] = folder.load(path)
+    return found
 
 
 def notebook_of(run: folder.Run) -> notebooks.Notebook:
@@ -78,8 +81,11 @@ def keep(record: Path) -> None:
 def stamp(run: folder.Run) -> bool:
     """Return whether both versions agree on small sizes. If they do, the record says so."""
     source = notebook_of(run)
-    commit = run.status.get("stamped", run.status)["commit"].removesuffix("-dirty")
-    values = run.params | OTHER[source.name]
+    # the last version that is known to give these numbers
+    known = run.status.get("stamped", run.status)
+    commit = known["commit"].removesuffix("-dirty")
+    small = tomllib.loads(SMALL_SIZES.read_text(encoding="utf-8"))[source.name]
+    values = run.params | small
     with tempfile.TemporaryDirectory() as scratch:
         old = Path(scratch, "checkout")
         git = ["git", "-C", str(ROOT), "worktree"]
@@ -90,10 +96,11 @@ def stamp(run: folder.Run) -> bool:
             subprocess.run([*git, "remove", "--force", old], check=True)
     different = list(differences(*answers))
     if different:
-        first_lines = "\n  ".join(different[:9])
-        print(f"{run.dir.name}: {len(different)} numbers differ; record it again:\n  {first_lines}")
+        print(f"{run.dir.name}: {len(different)} numbers differ; record it again:")
+        for line in different[:9]:  # enough to see what changed
+            print(f"  {line}")
         return False
-    note = {"commit": folder.commit(), "compared with": OTHER[source.name]}
+    note = {"commit": folder.commit(), "compared with": small}
     status = run.status | {"code": source.code, "stamped": note}
     files.write_json(run.dir / "status.json", status)
     print(f"{run.dir.name}: the present code gives the same numbers")
@@ -114,11 +121,16 @@ def tables_of(commits: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     releases = []
     served = []
     for commit in commits:
-        attacks = pd.read_parquet(BytesIO(of_commit(commit, "attacks.parquet")))
+        content = BytesIO(of_commit(commit, "attacks.parquet"))
+        attacks = pd.read_parquet(content)
         of_record = after_release.by_release(attacks)
-        releases.append(of_record.assign(release=_named(commit, of_record["release"])))
-        texts = pd.read_parquet(BytesIO(of_commit(commit, "served.parquet")))
-        served.append(texts.assign(pair=_named(commit, texts["pair"])))
+        # numbers of releases and pairs begin at 0 in each record
+        named = _named(commit, of_record["release"])
+        releases.append(of_record.assign(release=named))
+        content = BytesIO(of_commit(commit, "served.parquet"))
+        texts = pd.read_parquet(content)
+        named = _named(commit, texts["pair"])
+        served.append(texts.assign(pair=named))
     return pd.concat(releases, ignore_index=True), pd.concat(served, ignore_index=True)
 
 
@@ -135,21 +147,25 @@ def pool(commits: list[str]) -> None:
     releases, served = tables_of(commits)
     releases.to_parquet(target / "releases.parquet")
     served.to_parquet(target / "served.parquet")
-    sources = [
-        {"record in": commit, "seed": of["seed"], "n_releases": of["n_releases"]}
-        | {name: status[name] for name in ("commit", "code", "finished")}
-        for commit, of, status in zip(commits, params, statuses, strict=True)
-    ]
-    files.write_json(
-        target / "status.json",
-        {
-            "status": "complete",
-            "pooled": sources,
-            "started": statuses[0]["started"],
-            "finished": statuses[-1]["finished"],
-            "seconds": sum(status["seconds"] for status in statuses),
-        },
-    )
+    sources = []
+    for commit, of, status in zip(commits, params, statuses, strict=True):
+        source = {
+            "record in": commit,
+            "seed": of["seed"],
+            "n_releases": of["n_releases"],
+            "commit": status["commit"],
+            "code": status["code"],
+            "finished": status["finished"],
+        }
+        sources.append(source)
+    status_of_pool = {
+        "status": "complete",
+        "pooled": sources,
+        "started": statuses[0]["started"],
+        "finished": statuses[-1]["finished"],
+        "seconds": sum(status["seconds"] for status in statuses),
+    }
+    files.write_json(target / "status.json", status_of_pool)
     of_all = {"seed": [of["seed"] for of in params]}
     of_all["n_releases"] = sum(of["n_releases"] for of in params)
     of_all["n_served"] = sum(of["n_served"] for of in params)

@@ -3,25 +3,20 @@ time, so 16 keys take what 64 take.
 """
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 from scipy.stats import kstest
 
-from gaussmark_lib import files
-
 MOST = 8  # GiB
 
 
 def measured(*words: str) -> dict:
-    command = [sys.executable, Path(__file__).with_name("paper_scale.py"), *words]
+    command = [sys.executable, "-m", "gaussmark_experiments.paper_scale", *words]
     done = subprocess.run(
         command,
-        env=os.environ | {"PYTHONPATH": str(files.ROOT)},
         capture_output=True,
         text=True,
         timeout=1500,

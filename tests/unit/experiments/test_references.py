@@ -6,12 +6,11 @@ import subprocess
 
 import pandas as pd
 import pytest
-import references
 
-from gaussmark_experiments import after_release
+from gaussmark_experiments import after_release, references
 from gaussmark_lib import files
 from gaussmark_lib.stats import Estimate
-from gaussmark_lib.workbench import record, words
+from gaussmark_lib.workbench import record, runs, words
 
 
 def test_answers_differ_in_names_outcomes_and_numbers_beyond_a_millionth():
@@ -175,3 +174,11 @@ def _short(estimate: dict, decimals: int = 2) -> str:
         for name in ("value", "low", "high")
     )
     return f"{value} ({low} to {high})"
+
+
+def test_the_record_of_a_section_speaks_for_its_model_and_the_notebooks_for_the_others():
+    assert [run.id for run in runs.references("quality_judged")] == [
+        "quality_judged_smollm2",
+        "quality",
+    ]
+    assert [run.id for run in runs.references("05_quality")] == ["quality_smollm2", "quality"]
