@@ -170,21 +170,20 @@ def test_what_a_record_does_not_have_is_an_error(text, error):
         CONF.filled(text)
 
 
-def test_formulas_of_docstrings_become_literal_and_their_arguments_stay():
+def test_formulas_of_docstrings_are_set_other_blocks_are_literal_and_arguments_stay():
     lines = [
-        "A sum.",
-        "",
-        "    |a| + b",
-        "",
-        "See :func:`score.score`, |x|.",
-        "",
-        "Args:",
-        "    x: a",
+        *("A sum.", "", "    |a| + b", "", "See :func:`score.score`, |x|::", "", "    code(x)", ""),
+        *("A law:", "", "    p_θ = √(n(1 − γ)),   X^(b) ~ N(0, σ² I) of shape (d_out, K_ij)", ""),
+        *("    y = Σ_t log f(y_<t)", "", "Args:", "    x: a"),
     ]
-    CONF._literal(None, "", "", None, None, lines)
+    CONF._set(None, "", "", None, None, lines)
     assert lines == [
         *("A sum.", "", "::", "", "    |a| + b", ""),
-        *(r"See :func:`.score.score`, \|x\|.", "", "Args:", "    x: a"),
+        *(r"See :func:`.score.score`, \|x\|::", "", "    code(x)", "", "A law:", ""),
+        *(".. math::", ""),
+        r"   p_{θ} = \sqrt{n(1 - γ)}, \quad X^{(b)} \sim  N(0, σ^2  I) \text{ of shape }"
+        r" (d_{out}, K_{ij})",
+        *("", ".. math::", "", r"   y = \sum _{t} \log\,  f(y_{<t})", "", "Args:", "    x: a"),
     ]
 
 
