@@ -67,7 +67,7 @@ test-gpu: $(STAMP) ## the same computations on a GPU, against the processor's nu
 	$(BIN)/pytest tests/gpu $(ARGS)
 
 gpu-report: $(STAMP) ## time and memory of an 8-billion-parameter model on a GPU: build/gpu-report.txt (ARGS="--model … --weight …")
-	$(BIN)/python tests/gpu/report.py --out build/gpu-report $(ARGS)
+	$(BIN)/python -m gaussmark_experiments.gpu_report --out build/gpu-report $(ARGS)
 
 mutants: $(STAMP) ## put faults into copies of the library and see that tests fail (ARGS="kgw score" for some files)
 	$(BIN)/python tests/mutants.py $(ARGS)

@@ -178,10 +178,11 @@ def ratio(
     2.4 (0.676 to 4.12), n = 3
     """
     rows = np.column_stack([numerator, denominator])  # (rows, 2)
-    return bootstrap(rows, _ratio_of_means, cluster=cluster)
+    return bootstrap(rows, ratio_of_means, cluster=cluster)
 
 
-def _ratio_of_means(rows: np.ndarray) -> float:
+def ratio_of_means(rows: np.ndarray) -> float:
+    """Return the quotient of the means of two columns, the statistic of :func:`ratio`."""
     return rows[:, 0].mean() / rows[:, 1].mean()
 
 
@@ -443,13 +444,20 @@ def exponent(plain: pd.DataFrame) -> Estimate:
     >>> print(exponent(pd.DataFrame(norms)))  # slopes of ½ and 1
     0.75 (-2.43 to 3.93), n = 2
     """
+    return mean(exponents(plain))
+
+
+def exponents(plain: pd.DataFrame) -> pd.Series:
+    """Return the slope of log ‖G‖ against log T of each text of :func:`exponent`, by its number. A
+    text with a single length has none.
+    """
     logs = np.log(plain[["n_tokens", "grad_norm"]])
-    slopes = []
-    for _, rows in logs.groupby(plain["text"]):
+    slopes = {}
+    for text, rows in logs.groupby(plain["text"]):
         if len(rows) > 1:
             slope, _ = np.polyfit(rows["n_tokens"], rows["grad_norm"], deg=1)
-            slopes.append(slope)
-    return mean(slopes)
+            slopes[text] = slope
+    return pd.Series(slopes)
 
 
 def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:

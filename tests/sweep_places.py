@@ -6,7 +6,6 @@ moment.
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ from pathlib import Path
 import psutil
 from small_notebooks import code, parameters, write
 
-from gaussmark_lib import files
 from gaussmark_lib.workbench import sweeps
 
 PARAMETERS = """
@@ -78,10 +76,8 @@ class Place:
             "--grid",
             str(self.folder / "grid.yaml"),
         ]
-        environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
         process = subprocess.Popen(
             [*command, "--records", str(root), *words],
-            env=environment,
             start_new_session=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from gaussmark_lib.workbench.doclm import train
+from gaussmark_experiments.doclm import train
 
 TEXTS = ["The quick brown fox jumps over the lazy dog, and naïve cafés open at 9:30. " * 9]
 START = "<s>"

@@ -5,8 +5,10 @@ All have a non-square MLP, fewer key heads than query heads where the architectu
 and down_proj differ in shape), and weights large enough that the model is far from uniform.
 """
 
+import tomllib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from transformers import (
@@ -83,47 +85,8 @@ _MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
 }
 ARCHITECTURES = list(_MAKERS)
 
-WEIGHTS = {  # of each: attention and MLP, first and last block
-    "llama": [
-        "model.layers.0.self_attn.k_proj.weight",
-        "model.layers.0.mlp.gate_proj.weight",
-        "model.layers.1.self_attn.q_proj.weight",
-        "model.layers.2.self_attn.o_proj.weight",
-        "model.layers.2.mlp.down_proj.weight",
-        "lm_head.weight",
-    ],
-    "mistral": [
-        "model.layers.0.self_attn.v_proj.weight",
-        "model.layers.0.mlp.up_proj.weight",
-        "model.layers.1.mlp.down_proj.weight",
-    ],
-    "phi3": [
-        "model.layers.0.self_attn.qkv_proj.weight",
-        "model.layers.0.mlp.gate_up_proj.weight",
-        "model.layers.1.mlp.down_proj.weight",
-    ],
-    "qwen2": [
-        "model.layers.0.self_attn.q_proj.weight",
-        "model.layers.1.self_attn.k_proj.weight",
-        "model.layers.1.mlp.up_proj.weight",
-    ],
-    "qwen2_moe": [
-        "model.layers.0.self_attn.o_proj.weight",
-        "model.layers.0.mlp.shared_expert.up_proj.weight",
-        "model.layers.1.mlp.shared_expert.gate_proj.weight",
-        "model.layers.1.mlp.shared_expert.down_proj.weight",
-    ],
-    "gemma": [
-        "model.layers.0.self_attn.o_proj.weight",
-        "model.layers.0.mlp.down_proj.weight",
-        "model.layers.1.mlp.gate_proj.weight",
-    ],
-    "gpt2": [
-        "transformer.h.0.attn.c_attn.weight",
-        "transformer.h.0.mlp.c_fc.weight",
-        "transformer.h.1.mlp.c_proj.weight",
-    ],
-}
+# architecture → names of matrices: attention and MLP, first and last block
+WEIGHTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 EVERY_WEIGHT = [
     (architecture, weight) for architecture, weights in WEIGHTS.items() for weight in weights
 ]

@@ -10,7 +10,6 @@
 ``schemes``      all watermarks by name, for comparison
 ``release``      published weights: what is done to them, and whose weights they are
 ``attacks``      attackers who know everything but ξ
-``toys``         models in which the paper's theory has a closed form
 ===============  ===================================================================================
 
 A module here imports the core and the engine; the core imports nothing from here. To add a method,

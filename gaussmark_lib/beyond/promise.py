@@ -31,9 +31,10 @@ All but the last were tested with the weights of ``channel.weights(model, 0.1)``
 more than a continuation, because the question of a chat shapes the whole answer. For the paper's ψ,
 the promise is too low.
 
-The rule was then confirmed on 400 fresh keys per cell, declared before (``tests/gpu/promise.py``):
-texts of 200 tokens, read from their characters, prompts unknown. Promised − realised power, with
-95% intervals; a text whose every token is nearly certain gets no promise:
+The rule was then confirmed on 400 fresh keys per cell, declared before
+(``gaussmark_experiments.promised_power``): texts of 200 tokens, read from their characters, prompts
+unknown. Promised − realised power, with 95% intervals; a text whose every token is nearly certain
+gets no promise:
 
 =======================  ===============  ===============  ==========
 cell                     level .05        level .01        no promise

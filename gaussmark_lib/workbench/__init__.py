@@ -9,17 +9,14 @@
 ``claims``   findings and checks, and the table at a notebook's end
 ``answers``  what the larger runs found, next to the reader's own
 ``plots``    styles, panels and intervals of all figures
-``quality``  what a watermark costs: judges, tasks, measures of texts
 ``rewrite``  edits that need a model: resampled spans, translation there and back
-``doclm``    how the embedded model is trained
 ``verdict``  what a p-value means for a text, in words
 ``words``    numbers in words
-``widgets``  the playground
 ``cli``      the command ``gaussmark``
 ===========  =======================================================================================
 
 The workbench imports the library below it, and none of the experiments. A new module needs a line
 above and a place in the contract of the workbench in ``pyproject.toml``. ``answers``, ``plots``,
-``widgets`` (except ``widgets.playground``), ``record``, ``runs``, ``sweeps`` and ``cli`` compute no
-result, so they are not part of a run's id (``runs.notebook.OUTSIDE``).
+``record``, ``runs``, ``sweeps`` and ``cli`` compute no result, so they are not part of a run's id
+(``runs.notebook.OUTSIDE``).
 """

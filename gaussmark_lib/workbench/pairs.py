@@ -7,7 +7,8 @@ pair's key has the kind ``WRONG``, and a text of the base model ``PLAIN``. These
 control and two negative controls.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -27,6 +28,10 @@ from gaussmark_lib.weights import PlacedWatermark, require_single
 OWN = "own key"
 WRONG = "wrong key"
 PLAIN = "plain"
+# a column of pooled records: the document that a pair's prompt came from
+DOCUMENT = "document"
+# the tables of a record, by name
+Tables = Mapping[str, pd.DataFrame]
 
 
 class Pairs(NamedTuple):
@@ -230,19 +235,79 @@ def _tested(
         yield from zip(gradients_of_text, psis, strict=True)
 
 
+def numbering(table: pd.DataFrame, column: str) -> list[str]:
+    """Return the columns that name a pair: its number, and in a pooled record its document too."""
+    return [column, DOCUMENT] if _names_documents(table) else [column]
+
+
+def _names_documents(table: pd.DataFrame) -> bool:
+    return DOCUMENT in table and bool(table[DOCUMENT].notna().all())
+
+
+def over_pairs(
+    rows: pd.Series | pd.DataFrame, statistic: Callable | None = None, **options
+) -> stats.Estimate:
+    """Estimate from one row per pair (``stats.interval``), where the index is :func:`numbering`.
+
+    The pairs of one run count as independent. In a pooled record, several seeds took prompts from
+    the same documents. The interval is over documents there, or over pairs if that is wider; n
+    always counts pairs.
+    """
+    values = rows.to_numpy()
+    documents = _documents(rows)
+    over_rows = stats.interval(values, statistic, **options)
+    if documents is None:
+        return over_rows
+    over_documents = stats.interval(values, statistic, cluster=documents, **options)
+    wider = max(over_rows, over_documents, key=_width)
+    return replace(wider, n=len(rows))
+
+
+def ratio_over_pairs(numerator: pd.Series, denominator: pd.Series) -> stats.Estimate:
+    """Divide two means (``stats.ratio``) over pairs, as :func:`over_pairs` does."""
+    both_columns = pd.DataFrame({"numerator": numerator, "denominator": denominator})
+    return over_pairs(both_columns, stats.ratio_of_means)
+
+
+def _width(estimate: stats.Estimate) -> float:
+    return estimate.high - estimate.low
+
+
+def times_wider(numbers: pd.Series) -> float:
+    """Return how many times as wide the interval of a mean is because pairs share documents: at
+    least 1, and 1 where no documents are named.
+    """
+    documents = _documents(numbers)
+    if documents is None:
+        return 1.0
+    by_documents = stats.mean(numbers, cluster=documents)
+    by_pairs = stats.mean(numbers)
+    return float(
+        np.fmax(_width(by_documents) / _width(by_pairs), 1.0)
+    )  # NaN where all numbers agree
+
+
+def _documents(rows: pd.Series | pd.DataFrame) -> pd.Index | None:
+    return rows.index.get_level_values(DOCUMENT) if DOCUMENT in rows.index.names else None
+
+
 def means(
     table: pd.DataFrame, by: Sequence[str], column: str, cluster: str | None = None, **options
 ) -> pd.DataFrame:
     """Return the mean of a column, or the share of True, in each cell of the columns ``by``. The
     table has these columns and ``value, low, high, n``.
 
-    The rows of a cell are independent, or the column ``cluster`` names independent clusters.
+    The rows of a cell are independent, or the column ``cluster`` names independent clusters. In a
+    pooled record, the interval is over documents, and n counts rows (:func:`over_pairs`).
     ``options`` are those of ``stats.interval``.
     """
     rows = []
     for values, cell in table.groupby(list(by), sort=False):
-        labels = cell[cluster] if cluster else None  # None: rows are independent
-        estimate = stats.interval(cell[column], cluster=labels, **options)
+        if cluster is None and _names_documents(cell):
+            estimate = over_pairs(cell.set_index(DOCUMENT)[column], **options)
+        else:
+            labels = cell[cluster] if cluster else None  # None: rows are independent
+            estimate = stats.interval(cell[column], cluster=labels, **options)
         cell_name = dict(zip(by, values, strict=True))
         rows.append(cell_name | estimate.row())
     return pd.DataFrame(rows)

@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm
 from torch import Tensor
 from transformers import (
     PreTrainedModel,
@@ -51,11 +51,12 @@ from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.release import attacks, provenance
 from gaussmark_lib.beyond.release import served as engine
 from gaussmark_lib.beyond.schemes import GaussMark
+from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench import claims, runs
 from gaussmark_lib.workbench import pairs as several
-from gaussmark_lib.workbench.answers import THIS_RUN
+from gaussmark_lib.workbench.answers import THIS_RUN, beside
 from gaussmark_lib.workbench.pairs import Pairs
 from gaussmark_lib.workbench.plots.panels import panels
 
@@ -76,13 +77,30 @@ RETRAINED = "one matrix retrained"
 TASK = "plus a sibling's task"
 SPHERE = "halfway to a sibling"
 MEAN = "mean with 3 siblings"
+TIES = "TIES with a sibling"
+DARE = "DARE with a sibling"
+AT_RANDOM = "pruned at random, 20%"
+# ways of training further; a curve is named "LoRA on news"
+LORA = "LoRA"
+FULL = "full"
+LORA_RANK = 8
+# what a curve shows
+PSI_OF_TEXTS = "mean ψ of texts"
+DETECTED = "share detected"
+MEASURED = "measured"
+PREDICTED = "predicted"
+CONTROL = "base, trained alike"
 # records that the text quotes, and the column of the first
 POOLED = "after_release_pooled"
 ENGINE = "after_release_engine"
 LARGER = "doclm, three larger runs"
 ANSWERS = "ψ of answers "
 OVER_FORECAST = ", divided by the forecast"
+NOTEBOOK = "14_after_release"
+MOST_STEPS = 60  # of the curves whose ranges were chosen
+SHARE_LEFT = {FULL: (0.3, 0.8), LORA: (0.6, 1.0)}  # expected after these steps
 Attack = Callable[[PreTrainedModel], PreTrainedModel]
+Training = Callable[[PreTrainedModel], Iterator[tuple[int, PreTrainedModel]]]
 
 
 def attacks_on(
@@ -135,9 +153,9 @@ def attacks_on(
             TRAINED,
             partial(tuned, steps=n),
         )
-    attacks_by_name["LoRA"] = (
+    attacks_by_name[LORA] = (
         TRAINED,
-        partial(tuned, steps=steps[0], lora_rank=8),
+        partial(tuned, steps=steps[0], lora_rank=LORA_RANK),
     )
     attacks_by_name[STUDENT] = (TRAINED, student)
     # These attackers know the weight and σ, but not the key.
@@ -162,6 +180,7 @@ def _rounding_and_pruning(
         )
     wanda = partial(attacks.pruned, share=0.5, how="wanda", texts=calibration)
     smaller["Wanda, 50%"] = (PRUNED, wanda)
+    smaller[AT_RANDOM] = (PRUNED, partial(attacks.pruned, share=0.2, how="random"))
     return smaller
 
 
@@ -183,11 +202,18 @@ def _merging(
     def mean(model: PreTrainedModel) -> PreTrainedModel:
         return attacks.merged([model, sibling(0), sibling(1), sibling(2)])
 
+    def by_tasks(model: PreTrainedModel, how: str, density: float) -> PreTrainedModel:
+        # what both learnt, of which the merge keeps a share
+        both = [model, sibling(0)]
+        return attacks.merged(both, shares=[1.0, 1.0], how=how, base=base, density=density)
+
     return {
         HALF: (MERGED, half),
         TASK: (MERGED, with_task),
         SPHERE: (MERGED, on_sphere),
         MEAN: (MERGED, mean),
+        TIES: (MERGED, partial(by_tasks, how="ties", density=0.2)),
+        DARE: (MERGED, partial(by_tasks, how="dare", density=0.5)),
     }
 
 
@@ -217,55 +243,247 @@ def measured(
         Columns of the checkpoint, the same on each of its rows: ``psi_w``, ψ of its weights;
         ``share``, the s above; and ``change``, ‖θ′ − θ − ξ‖/‖ξ‖.
     """
-    placed = wm.on(lm.model)
-    weighings = [
-        channel.weights(lm.model, 0.0),
-        channel.weights(lm.model, edited),
-    ]
     plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed, **sampling)
     tables = []
-    for r, rows in enumerate(np.array_split(np.arange(pairs.n), n_releases)):
-        prompts = [pairs.prompts[i] for i in rows]
-        plain_ends = [plain[i] for i in rows]
-        human_ends = [human[i] for i in rows]
-        keys = [
-            pairs.keys[r],
-            pairs.keys[r - 1],
-        ]  # the release's, and the wrong one
-        xi = perturb.noise(lm.model, wm, keys[0])
-        slopes = along(lm, wm, xi, prompts, plain_ends)
-        release = attacks.renoised(lm.model, wm, keys[0])
-        release_nats = likelihood.cross_entropy(release, human_ends, prompts=prompts)
+    for release in releases(lm, pairs, wm, plain, human, n_releases):
         of_attacks = {}
         for name, (family, attack) in made.items():
-            suspect = attack(release)
-            texts = generate.sample(suspect, prompts, n_tokens, seed=seed + 1 + r, **sampling)
-            of_texts = [*gradients.gradients(lm.model, prompts, texts, wm, token_weights=weighings)]
-            psi = score.psi(of_texts, placed, keys)
-            # gradients come in batches of their own order: back to the order of the texts
-            by_text = np.argsort([gradient.text for gradient in of_texts], kind="stable")
-            psi = psi[by_text].reshape(len(texts), len(weighings), len(keys))
-            suspect_nats = likelihood.cross_entropy(suspect, human_ends, prompts=prompts)
-            of_weights = provenance.weights(lm.model, suspect, wm, keys[:1])
-            delta = provenance.directions(placed, suspect)[0] * wm.sigma  # θ′ − θ
-            columns = {
-                "attack": name,
-                "family": family,
-                "release": r,
-                "psi": psi[:, 0, 0],
-                "wrong": psi[:, 0, 1],
-                "sharper": psi[:, 1, 0],
-                "foretold": foretold(suspect, prompts, plain_ends, slopes),
-                "nats": suspect_nats - release_nats,
-                "psi_w": of_weights["psi"].item(),
-                "share": ((xi * delta).sum() / xi.square().sum()).item(),
-                "change": ((delta - xi).norm() / xi.norm()).item(),
-            }
-            of_attacks[name] = pd.DataFrame(columns)
+            suspect = attack(release.model)
+            table = release.tested(suspect, n_tokens, edited=edited, seed=seed, **sampling)
+            table.insert(0, "attack", name)
+            table.insert(1, "family", family)
+            of_attacks[name] = table
         released_psi = of_attacks[RELEASED]["psi"]
         for table in of_attacks.values():
             table.insert(4, "removed", released_psi - table["psi"])
             tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+class Release(NamedTuple):
+    """The checkpoint of a key, and what is known before a suspect writes."""
+
+    lm: models.LM
+    wm: Watermark
+    number: int
+    keys: list[Key]  # the release's, and a wrong one
+    prompts: Texts
+    plain: Texts  # of the base, after the prompts
+    human: Texts
+    xi: Float[Tensor, "d_out d_in"]
+    slopes: list[Float[Tensor, "n vocabulary"]]  # of the plain texts (``along``)
+    model: PreTrainedModel  # θ + ξ
+    nats: Float[np.ndarray, " texts"]  # per token of the human texts, under the release
+
+    def tested(
+        self,
+        suspect: PreTrainedModel,
+        n_tokens: int,
+        *,
+        edited: float,
+        seed: int = 0,
+        **sampling,
+    ) -> pd.DataFrame:
+        """Predict ψ of the suspect's texts, let it write them, and test them and its weights: the
+        columns of :func:`measured` from ``release`` on, except ``removed``.
+        """
+        lm = self.lm
+        placed = self.wm.on(lm.model)
+        predicted = foretold(suspect, self.prompts, self.plain, self.slopes)
+        of_weights = provenance.weights(lm.model, suspect, self.wm, self.keys[:1])
+        delta = provenance.directions(placed, suspect)[0] * self.wm.sigma  # θ′ − θ
+
+        written = generate.sample(
+            suspect,
+            self.prompts,
+            n_tokens,
+            seed=seed + 1 + self.number,
+            **sampling,
+        )
+        weighings = [channel.weights(lm.model, share) for share in (0.0, edited)]
+        psi = tested(lm, self.wm, self.prompts, written, self.keys, weighings)
+        nats = likelihood.cross_entropy(suspect, self.human, prompts=self.prompts)
+        columns = {
+            "release": self.number,
+            "psi": psi[:, 0, 0],
+            "wrong": psi[:, 0, 1],
+            "sharper": psi[:, 1, 0],
+            "foretold": predicted,
+            "nats": nats - self.nats,
+            "psi_w": of_weights["psi"].item(),
+            "share": ((self.xi * delta).sum() / self.xi.square().sum()).item(),
+            "change": ((delta - self.xi).norm() / self.xi.norm()).item(),
+        }
+        return pd.DataFrame(columns)
+
+
+def releases(
+    lm: models.LM,
+    pairs: Pairs,
+    wm: Watermark,
+    plain: Texts,
+    human: Texts,
+    n_releases: int,
+) -> Iterator[Release]:
+    """Yield releases that share the prompts equally."""
+    for number, rows in enumerate(np.array_split(np.arange(pairs.n), n_releases)):
+        prompts = [pairs.prompts[i] for i in rows]
+        plain_ends = [plain[i] for i in rows]
+        human_ends = [human[i] for i in rows]
+        keys = [pairs.keys[number], pairs.keys[number - 1]]
+        xi = perturb.noise(lm.model, wm, keys[0])
+        model = attacks.renoised(lm.model, wm, keys[0])
+        yield Release(
+            lm,
+            wm,
+            number,
+            keys,
+            prompts,
+            plain_ends,
+            human_ends,
+            xi,
+            slopes=along(lm, wm, xi, prompts, plain_ends),
+            model=model,
+            nats=likelihood.cross_entropy(model, human_ends, prompts=prompts),
+        )
+
+
+def tested(
+    lm: models.LM,
+    wm: Watermark,
+    prompts: Texts,
+    written: Texts,
+    keys: Sequence[Key],
+    weighings: Sequence[gradients.Weigh | None],
+) -> Float[np.ndarray, "texts weighings keys"]:
+    """Return ψ of each text, by each weighing of its tokens, under each key."""
+    of_texts = [*gradients.gradients(lm.model, prompts, written, wm, token_weights=weighings)]
+    psi = score.psi(of_texts, wm.on(lm.model), keys)
+    # gradients come in batches of their own order: back to the order of the texts
+    by_text = np.argsort([gradient.text for gradient in of_texts], kind="stable")
+    return psi[by_text].reshape(len(written), len(weighings), len(keys))
+
+
+class Curves(NamedTuple):
+    """What further training leaves, step by step.
+
+    Attributes:
+        texts: one row per text of a release, with ``curve, steps`` and the columns of
+            :func:`measured` from ``release`` on, except ``removed``. At 0 steps, the rows of a
+            release are the same for all curves.
+        control: the base is trained alike. Its texts after the prompts of the first release are
+            tested under the key of each release: ``curve, steps, release, psi``.
+    """
+
+    texts: pd.DataFrame
+    control: pd.DataFrame
+
+
+def trainings(
+    lm: models.LM,
+    names: Sequence[str],
+    text: str,
+    own: Texts,
+    steps: Sequence[int],
+    *,
+    lr: float,
+    batch_size: int,
+    seed: int = 0,
+) -> dict[str, Training]:
+    """Return curve → how it trains a model further.
+
+    Args:
+        names: of curves. A name has the way and the kind of text: "LoRA on news". A name without a
+            kind ("LoRA", "full") trains on ``own``, which are of the kind ``text``. Texts of
+            another kind are as many, and as long.
+        steps: the numbers of steps after which a training yields the model.
+    """
+    by_name = {}
+    for name in names:
+        way, _, kind = name.partition(" on ")
+        if way not in (LORA, FULL):
+            raise ParameterError(f"curves: expected {LORA} or {FULL}, got {name!r}")
+        training = own
+        if kind not in ("", text):
+            training = texts.human(lm, kind, len(own), len(own[0]), seed=seed)
+        by_name[name] = partial(
+            attacks.fine_tuning,
+            texts=training,
+            steps=steps,
+            lr=lr,
+            batch_size=batch_size,
+            lora_rank=LORA_RANK if way == LORA else None,
+            seed=seed,
+        )
+    return by_name
+
+
+def curves(
+    lm: models.LM,
+    pairs: Pairs,
+    wm: Watermark,
+    human: Texts,
+    by_name: Mapping[str, Training],
+    n_tokens: int,
+    *,
+    n_releases: int,
+    edited: float,
+    seed: int = 0,
+    **sampling,
+) -> Curves:
+    """Train each release further, and measure it before, and whenever a training yields it."""
+    plain = generate.sample(lm.model, pairs.prompts, n_tokens, seed=seed, **sampling)
+    tables = []
+    for release in releases(lm, pairs, wm, plain, human, n_releases):
+        test = partial(release.tested, n_tokens=n_tokens, edited=edited, seed=seed, **sampling)
+        untrained = test(release.model)
+        for curve, training in by_name.items():
+            tables.append(untrained.assign(curve=curve, steps=0))
+            for n_steps, suspect in training(release.model):
+                tables.append(test(suspect).assign(curve=curve, steps=n_steps))
+
+    keys = pairs.keys[:n_releases]
+    prompts = pairs.prompts[: pairs.n // n_releases]
+    controls = []
+    for curve, training in by_name.items():
+        for n_steps, model in training(lm.model):
+            written = generate.sample(model, prompts, n_tokens, seed=seed + 1, **sampling)
+            psi = tested(lm, wm, prompts, written, keys, [None])[:, 0]  # (texts, keys)
+            for number, of_key in enumerate(psi.T):
+                columns = {"curve": curve, "steps": n_steps, "release": number, "psi": of_key}
+                controls.append(pd.DataFrame(columns))
+    return Curves(
+        pd.concat(tables, ignore_index=True),
+        pd.concat(controls, ignore_index=True),
+    )
+
+
+def along_curves(found: Curves, level: float) -> pd.DataFrame:
+    """Return mean ψ and the share of detected texts at each point of each curve.
+
+    Returns:
+        ``curve, steps, quantity`` ("mean ψ of texts" or "share detected"), ``what`` (measured,
+        predicted before a text was written, and the base that was trained alike), and an estimate
+        over releases.
+    """
+    threshold = stats.threshold(level)
+    rows = found.texts.assign(
+        detected=found.texts["psi"] >= threshold,
+        chance=norm.sf(threshold - found.texts["foretold"]),
+    )
+    control = found.control.assign(detected=found.control["psi"] >= threshold)
+    columns = [  # rows, column, quantity, what
+        (rows, "psi", PSI_OF_TEXTS, MEASURED),
+        (rows, "foretold", PSI_OF_TEXTS, PREDICTED),
+        (control, "psi", PSI_OF_TEXTS, CONTROL),
+        (rows, "detected", DETECTED, MEASURED),
+        (rows, "chance", DETECTED, PREDICTED),
+        (control, "detected", DETECTED, CONTROL),
+    ]
+    tables = [
+        means(table, column, ["curve", "steps"]).assign(quantity=quantity, what=what)
+        for table, column, quantity, what in columns
+    ]
     return pd.concat(tables, ignore_index=True)
 
 
@@ -311,6 +529,97 @@ def next_tokens(
     logits, _, number = likelihood.predictions(model, [*zip(prompts, texts, strict=True)])
     log_p = logits.float().log_softmax(-1).cpu()  # (texts, places, vocabulary)
     return [rows[is_text] for rows, is_text in zip(log_p, number.cpu() > 0, strict=True)]
+
+
+def share_left(rows: pd.DataFrame) -> stats.Estimate:
+    """Return mean ψ at the last point of a curve, divided by that of the release.
+
+    Args:
+        rows: of a single curve, as in ``Curves.texts``.
+    """
+    first = rows[rows["steps"] == 0]
+    last = rows[rows["steps"] == rows["steps"].max()]
+    return stats.ratio(last["psi"], first["psi"], last["release"])
+
+
+def curves_in_words(curve: pd.DataFrame, level: float) -> str:
+    """Say what is left at the end of each curve, and what was predicted.
+
+    Args:
+        curve: ``Curves.texts``, by its name in a record.
+        level: of detection.
+    """
+    threshold = stats.threshold(level)
+    sentences = []
+    for name, rows in curve.groupby("curve", sort=False):
+        first = rows[rows["steps"] == 0]
+        last = rows[rows["steps"] == rows["steps"].max()]
+        chance = norm.sf(threshold - last["foretold"]).mean()
+        sentences.append(
+            f"{name}, {last['steps'].iloc[0]} steps: **{share_left(rows)}** releases"
+            f" (predicted {last['foretold'].mean() / first['foretold'].mean():.2f});"
+            f" detected at {level:g}: {(last['psi'] >= threshold).mean():.2f}"
+            f" (predicted {chance:.2f}), and {(first['psi'] >= threshold).mean():.2f} before"
+        )
+    return ". ".join(sentences)
+
+
+def worded_rivals() -> str:
+    """Return what others report about fine-tuning, in words."""
+    sentences = []
+    for row in runs.rivals("share detected after LoRA"):
+        shares = ", ".join(f"{share:g}" for share in row["values"])
+        steps = ", ".join(f"{n:,}" for n in row["steps"])
+        sentences.append(
+            f"{row['scheme']} on {row['model']}: {shares} of the texts are detected at"
+            f" {row['level']:g} after {steps} steps of LoRA ({row['source']})."
+        )
+    return " ".join(sentences)
+
+
+def outcomes_of_curves(
+    found: Curves, level: float
+) -> tuple[list[claims.Finding], list[dict[str, Any]]]:
+    """Return findings about curves of at least ``MOST_STEPS`` steps, and a check."""
+    threshold = stats.threshold(level)
+    findings = []
+    for name, rows in found.texts.groupby("curve", sort=False):
+        if rows["steps"].max() < MOST_STEPS:  # the ranges were chosen for as many
+            continue
+        least, most = SHARE_LEFT[name.partition(" on ")[0]]
+        claim = f"ψ of texts at the end of a curve, divided by the release's: {name}"
+        findings.append(claims.finding(claim, share_left(rows), least=least, most=most, planned=8))
+        trained = rows[rows["steps"] > 0]
+        claim = f"measured ψ divided by the forecast, along a curve: {name}"
+        quotient = stats.ratio(trained["psi"], trained["foretold"], trained["release"])
+        findings.append(claims.finding(claim, quotient, least=0.8, most=1.2, law=1.0, planned=8))
+        claim = f"share detected at {level:g} less its forecast, along a curve: {name}"
+        chance = norm.sf(threshold - trained["foretold"])
+        gap = stats.mean((trained["psi"] >= threshold) - chance, cluster=trained["release"])
+        findings.append(claims.finding(claim, gap, least=-0.15, most=0.15, law=0.0, planned=8))
+    # a failed check stops the run: chance must not fail it
+    control = found.control
+    mean = stats.mean(control["psi"], cluster=control["release"], confidence=0.9999)
+    is_kept = not (mean.low > 0 or mean.high < 0)  # no interval: nothing to contradict
+    return findings, [claims.check("the base, trained alike, carries no key", is_kept)]
+
+
+def draw_curves(points: pd.DataFrame, caption: str) -> Figure:
+    """Draw the points of this run under those of the records (:func:`along_curves`)."""
+    table = beside(points, NOTEBOOK, "curve_points")
+    titles = table["run"] + ", " + table["curve"] + ": " + table["quantity"]
+    table = table.assign(title=titles).sort_values(["run", "curve"], kind="stable")
+    return panels(
+        table,
+        "steps",
+        by="what",
+        panel="title",
+        xlabel="steps of fine-tuning",
+        ylabel="",
+        sharey=False,
+        caption=caption,
+        title="How much do more steps remove?",
+    )
 
 
 def means(table: pd.DataFrame, column: str, by: Sequence[str] = ("attack",)) -> pd.DataFrame:

@@ -5,7 +5,8 @@ A row is one text of a pair of a fresh prompt and a fresh key (``pairs.scored``)
 one kind and length are independent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,10 @@ from gaussmark_lib.workbench.pairs import (
     OWN,
     PLAIN,
     Pairs,
+    Tables,
+    numbering,
+    over_pairs,
+    ratio_over_pairs,
     under_own_keys,
 )
 from gaussmark_lib.workbench.plots import style
@@ -38,49 +43,57 @@ KEPT = "ψ, prompt unknown ÷ known"
 ENTROPY = "entropy of the base model at temperature 1, nats"
 
 
-def detection_rates(table: pd.DataFrame, sigma: float) -> pd.DataFrame:
+def detection_rates(table: pd.DataFrame, sigma: float | pd.Series) -> pd.DataFrame:
     """Return the share of each kind of text that is called watermarked, and of marked text the
     share that plain text predicts, the mean of Φ(σ‖G‖ − τ): ``n_tokens, level, kind, value, low,
-    high, n``.
+    high, n``. σ is that of all rows, or of each row.
     """
     rows = []
+    table = table.assign(predicted=sigma * table["grad_norm"])
+    pair = numbering(table, "prompt")
     for (n_tokens, kind), texts in table.groupby(["n_tokens", "kind"], sort=False):
+        by_pair = texts.set_index(pair)
         for level in LEVELS:
             tau = stats.threshold(level)  # of N(0, 1), which holds without a watermark
             where = {"n_tokens": n_tokens, "level": f"level {level}"}
-            detected = stats.interval(texts["psi"] >= tau)
+            detected = over_pairs(by_pair["psi"] >= tau)
             rows.append({**where, "kind": kind, **detected.row()})
             if kind == PLAIN:
                 # plain text predicts the power on marked text after the same prompt
-                predicted = stats.interval(norm.cdf(sigma * texts["grad_norm"] - tau))
+                power = norm.cdf(by_pair["predicted"] - tau)
+                predicted = over_pairs(pd.Series(power, by_pair.index))
                 rows.append({**where, "kind": "predicted", **predicted.row()})
     return pd.DataFrame(rows)
 
 
-def power_gap(table: pd.DataFrame, sigma: float) -> stats.Estimate:
+def power_gap(table: pd.DataFrame, sigma: float | pd.Series) -> stats.Estimate:
     """Subtract predicted from measured power at level 0.05: from a pair's hit (1 or 0) Φ(σ‖G‖ − τ)
     of its plain text, mean over the lengths.
     """
-    pairs = _side_by_side(table)
+    pairs = _side_by_side(table, sigma)
     tau = stats.threshold(0.05)
     hits = pairs["psi", OWN] >= tau
-    predicted = norm.cdf(sigma * pairs["grad_norm", PLAIN] - tau)
+    predicted = norm.cdf(pairs["predicted", PLAIN] - tau)
     gaps = hits - predicted  # a row per pair and length
-    return stats.interval(gaps.groupby("prompt").mean())
+    return over_pairs(gaps.groupby(numbering(table, "prompt")).mean())
 
 
-def _side_by_side(table: pd.DataFrame) -> pd.DataFrame:
-    """ψ and ‖G‖ of each kind, one row per pair and length that has all kinds."""
-    values = ["psi", "grad_norm"]  # columns are (value, kind)
-    return table.pivot(index=["prompt", "n_tokens"], columns="kind", values=values).dropna()
+def _side_by_side(table: pd.DataFrame, sigma: float | pd.Series) -> pd.DataFrame:
+    """ψ and σ‖G‖ of each kind, one row per pair and length that has all kinds."""
+    table = table.assign(predicted=sigma * table["grad_norm"])
+    row = [*numbering(table, "prompt"), "n_tokens"]
+    values = ["psi", "predicted"]  # columns are (value, kind)
+    wide = table.pivot(index=row, columns="kind", values=values)
+    return wide.dropna()  # a text that has ended has no row
 
 
-def over_prediction(table: pd.DataFrame, sigma: float) -> stats.Estimate:
+def over_prediction(table: pd.DataFrame, sigma: float | pd.Series) -> stats.Estimate:
     """Divide mean ψ of marked texts by the mean σ‖G‖ of the plain texts after the same prompts.
     Each pair counts with its mean over the lengths; pairs are resampled.
     """
-    pairs = _side_by_side(table).groupby("prompt").mean()  # mean over the lengths
-    return stats.ratio(pairs["psi", OWN], sigma * pairs["grad_norm", PLAIN])
+    pairs = _side_by_side(table, sigma)
+    means = pairs.groupby(numbering(table, "prompt")).mean()  # over the lengths
+    return ratio_over_pairs(means["psi", OWN], means["predicted", PLAIN])
 
 
 def power_at(table: pd.DataFrame, sigma: float, predicted_psi: float) -> stats.Estimate:
@@ -89,8 +102,25 @@ def power_at(table: pd.DataFrame, sigma: float, predicted_psi: float) -> stats.E
     """
     mean_norms = table[table["kind"] == PLAIN].groupby("n_tokens")["grad_norm"].mean()
     length = (sigma * mean_norms - predicted_psi).abs().idxmin()
-    is_tested = (table["kind"] == OWN) & (table["n_tokens"] == length)
-    return stats.tpr(table[is_tested]["psi"], 0.05)
+    return detected(table, length, 0.05)
+
+
+def detected(table: pd.DataFrame, n_tokens: int, level: float) -> stats.Estimate:
+    """Return the share of marked texts of one length that is detected with their own key."""
+    is_tested = (table["kind"] == OWN) & (table["n_tokens"] == n_tokens)
+    psi = table[is_tested].set_index(numbering(table, "prompt"))["psi"]
+    return over_pairs(psi >= stats.threshold(level))
+
+
+def growth_of_norms(table: pd.DataFrame) -> stats.Estimate:
+    """Return the exponent of the tokens in ‖G‖ of plain texts (``stats.exponent``)."""
+    plain = table[table["kind"] == PLAIN]
+    pair = numbering(plain, "prompt")
+    slopes = stats.exponents(plain).rename("slope")
+    # a text that ended early has a pair, and no slope
+    pair_of_text = plain.groupby("text")[pair].first()
+    with_slope = pair_of_text.join(slopes, how="inner")
+    return over_pairs(with_slope.set_index(pair)["slope"])
 
 
 def recorded_power(run: Run, predicted_psi: float = 2.0) -> stats.Estimate:
@@ -290,6 +320,62 @@ def gain(table: pd.DataFrame) -> stats.Estimate:
 def rank_correlation(table: pd.DataFrame) -> float:
     """Correlate a table's two columns (Spearman). The value is NaN if a column is constant."""
     return table.corr("spearman").iloc[0, 1]
+
+
+def constants(results: Mapping[str, Any]) -> dict[str, float]:
+    """Return what each row of a part's ``texts`` has in a pooled record: σ."""
+    return {"sigma": results["σ"]}
+
+
+def estimates(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, stats.Estimate]:
+    """Return the findings and the headline that the rows of the table ``texts`` decide, by their
+    sentences. The table has ``sigma``, the σ of each row (``pooled``).
+    """
+    table = tables["texts"]
+    sigma = table["sigma"]
+    longest = table["n_tokens"].max()
+    gap = power_gap(table, sigma)
+    ratio = over_prediction(table, sigma)
+    power = detected(table, longest, 0.05)
+    return {
+        "measured less predicted TPR at 0.05, mean over the lengths": gap,
+        "mean ψ divided by the mean σ‖G‖ of plain texts, over the lengths": ratio,
+        "exponent of the tokens in ‖G‖ of plain text": growth_of_norms(table),
+        # the headline
+        f"texts detected at level 0.05 after {longest} tokens": power,
+    }
+
+
+def summaries(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, pd.DataFrame]:
+    """Return the recorded tables that the rows of ``texts`` decide. What is kept of ψ without the
+    prompt has no rows.
+    """
+    table = tables["texts"]
+    ratios = tables["ratios"]
+    rows = []
+    for n_tokens, of_length in table.groupby("n_tokens"):
+        ratio = over_prediction(of_length, of_length["sigma"])
+        rows.append({"n_tokens": n_tokens, "ratio": FULFILLED, **ratio.row()})
+    kept = ratios[ratios["ratio"] == KEPT]
+    both_ratios = pd.concat([pd.DataFrame(rows), kept])
+    return {
+        "by_length": detection_rates(table, table["sigma"]),
+        "ratios": both_ratios.sort_values("n_tokens", kind="stable", ignore_index=True),
+    }
+
+
+def numbers(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the other recorded results that the tables decide."""
+    return {"power": tables["by_length"].to_dict("records")}
 
 
 def _panel_per_run(

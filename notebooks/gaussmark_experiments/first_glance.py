@@ -1,28 +1,79 @@
-"""The README's picture: a plain and a watermarked text of a record of notebook 00, side by side.
+"""The README's picture: SmolLM2's answers to everyday questions, plain and watermarked.
 
-    python -m gaussmark_experiments.first_glance papermill_runs/reference/first_watermark_smollm2
+    python -m gaussmark_experiments.first_glance
 
-The pair is the one whose watermarked text has the median ψ of the record. The command writes
-``notebooks/pages/first_glance.png`` and prints its caption for the README.
+It takes about two minutes of one core. Every question has a key of its own. The picture shows the
+pair whose watermarked answer has the median ψ, so it is neither the best nor the worst. The command
+writes ``papermill_runs/reference/first_glance.parquet``, which has all pairs, and
+``notebooks/pages/first_glance.png``, and prints the caption for the README.
 """
 
-import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from gaussmark_lib import files, models
+from gaussmark_lib import files, generate, models, perturb, score, stats
 from gaussmark_lib.workbench import verdict
+from gaussmark_lib.workbench.pairs import demonstration_keys
 from gaussmark_lib.workbench.plots import style
-from gaussmark_lib.workbench.runs import folder
 
+MODEL = "smollm2"
+SIGMA = 0.114  # of a new key (`gaussmark key new --model smollm2`): ψ = 4 at 200 tokens
+TEMPERATURE = 0.7
+MOST_TOKENS = 160
+LEVEL = 0.01
+PAIRS = files.RUNS / "reference" / "first_glance.parquet"
 PICTURE = files.NOTEBOOKS / "pages" / "first_glance.png"
-N_CHARACTERS = 480  # of each text; ψ and p are those of the whole text
+N_CHARACTERS = 560  # of each text; ψ and p are those of the whole text
 WIDTH = 62  # characters of a line
+QUESTIONS = [
+    "Why do leaves change their colour in autumn?",
+    "How do I keep bread fresh for a few days?",
+    "What should I look at when I buy a used bicycle?",
+    "Explain to a child why the moon changes its shape.",
+    "How does a refrigerator keep food cold?",
+    "Write a short letter that thanks a neighbour for help in the garden.",
+    "What makes a good public library?",
+    "How can I learn to cook without recipes?",
+    "Why is the sea salty?",
+    "What are the advantages of trains over planes?",
+    "How do bees make honey?",
+    "Give me some advice for a first job interview.",
+    "Why do cats sleep so much?",
+    "How should I plan a walk of several days?",
+    "What is the difference between weather and climate?",
+    "How did people tell the time before there were clocks?",
+    "Describe a quiet morning in a small harbour.",
+    "How do I start a vegetable garden on a balcony?",
+    "Why do we need sleep?",
+    "What can one person do to save energy at home?",
+    "How does a bridge carry so much weight?",
+    "Tell me about the life of a lighthouse keeper.",
+    "How do vaccines work?",
+    "What should a beginner know about photography?",
+]
+
+
+def written(lm: models.LM, questions: list[str]) -> pd.DataFrame:
+    """Return a row per question: the token ids of ``prompt``, of the ``plain`` and of the
+    ``watermarked`` answer, and ψ of both answers under the question's key (``psi_plain``,
+    ``psi_watermarked``).
+    """
+    wm = perturb.Watermark(models.default_weight(lm.model), SIGMA)
+    prompts = [lm.prompt(question) for question in questions]
+    keys = demonstration_keys(len(questions), seed=0)
+    sampling = {"n_tokens": MOST_TOKENS, "temperature": TEMPERATURE, "until_end": True}
+    plain = generate.sample(lm.model, prompts, **sampling)
+    marks = [(wm, key) for key in keys]
+    watermarked = generate.sample(lm.model, prompts, marks=marks, **sampling)
+    pairs = {"prompt": prompts, "plain": plain, "watermarked": watermarked}
+    for kind in ("plain", "watermarked"):
+        scores = score.score(lm.model, prompts, pairs[kind], wm, keys, paired=True)
+        pairs[f"psi_{kind}"] = scores["psi"].to_numpy()
+    return pd.DataFrame(pairs)
 
 
 def typical(pairs: pd.DataFrame) -> pd.Series:
@@ -38,11 +89,10 @@ def shortened(text: str) -> str:
     return textwrap.fill(beginning, WIDTH)
 
 
-def draw(lm: models.LM, pair: pd.Series) -> Figure:
-    """Draw both texts of a pair below their ψ and p, and the end of their prompt above them."""
-    figure = Figure(figsize=(9.6, 3.4), layout="constrained")
-    prompt = " ".join(lm.decode(list(pair["prompt"])).split())
-    figure.suptitle(f"The prompt ends: … {prompt[-90:]}", fontsize="medium", parse_math=False)
+def draw(lm: models.LM, question: str, pair: pd.Series) -> Figure:
+    """Draw both answers below their ψ and p, and the question above them."""
+    figure = Figure(figsize=(9.6, 2.5), layout="constrained")
+    figure.suptitle(question, fontsize="large", parse_math=False)
     kinds = {"plain": style.PLAIN, "watermarked": style.WATERMARKED}
     for axes, (kind, colour) in zip(figure.subplots(1, 2), kinds.items(), strict=True):
         psi = pair[f"psi_{kind}"]
@@ -54,24 +104,33 @@ def draw(lm: models.LM, pair: pd.Series) -> Figure:
     return figure
 
 
-def caption(run: folder.Run, pair: pd.Series) -> str:
+def caption(pairs: pd.DataFrame) -> str:
     """Return what the README says below the picture."""
+    threshold = norm.isf(LEVEL)
+    marked = stats.share(pairs["psi_watermarked"] >= threshold)
+    plain = stats.share(pairs["psi_plain"] >= threshold)
     return (
-        f"*{run.params['model']}, {len(pair['plain'])} tokens each, of which the picture shows the"
-        " beginning. ψ of the watermarked text is the median of all pairs. Texts of"
-        f" {len(pair['plain'])} tokens detected at level {run.params['level']}:"
-        f" {run.headline.value} {run.headline.basis}.*"
+        f"*SmolLM2 answers {len(pairs)} questions, each with a key of its own (temperature"
+        f" {TEMPERATURE:g}, at most {MOST_TOKENS} tokens); the pair with the median ψ is shown. At"
+        f" level {LEVEL:.0%}, {_counted(marked)} of the watermarked answers are detected, and"
+        f" {_counted(plain)} of the plain ones.*"
     )
 
 
-def main(record: str) -> None:
-    """Write the picture of a record, and print its caption."""
-    run = folder.load(Path(record))
-    pair = typical(pd.read_parquet(run.dir / "texts.parquet"))
-    lm = models.load(run.params["model"])
-    draw(lm, pair).savefig(PICTURE, dpi=100, facecolor="white")
-    print(caption(run, pair))
+def _counted(share: stats.Estimate) -> str:
+    return f"{share.value * share.n:.0f} ({share.low:.0%} to {share.high:.0%})"
+
+
+def main() -> None:
+    """Write the pairs and the picture, and print the caption."""
+    lm = models.load(MODEL)
+    pairs = written(lm, QUESTIONS)
+    pairs.to_parquet(PAIRS)
+    pair = typical(pairs)
+    figure = draw(lm, QUESTIONS[pair.name], pair)
+    figure.savefig(PICTURE, dpi=100, facecolor="white")
+    print(caption(pairs))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,13 +27,17 @@ from gaussmark_lib.workbench.pairs import (
     PLAIN,
     WRONG,
     Pairs,
+    Tables,
     demonstration_keys,
+    numbering,
+    over_pairs,
     under_own_keys,
 )
 from gaussmark_lib.workbench.plots import show, style
 from gaussmark_lib.workbench.runs import folder
 
 NOTEBOOK = "00_first_watermark"
+GAP = "share detected, less the share expected from ‖G‖"
 LETTERS = "ABCDEF"  # names of the game's texts
 # In the picture, a histogram stands below the cloud of keys.
 GROUND = -7.5  # where the bars begin
@@ -322,6 +326,59 @@ def _shares(rates: Mapping[str, stats.Estimate], level: float, n_tokens: int) ->
 def recorded_share(run: folder.Run) -> stats.Estimate:
     """Return the share of texts that a record of this notebook detects with their own key."""
     return stats.Estimate(**run.results["rates"][OWN])
+
+
+def constants(results: Mapping[str, Any]) -> dict[str, float]:
+    """Return what each row of a part's ``texts`` has in a pooled record: ``expected``, the share
+    that ‖G‖ of the part's plain texts predicts.
+    """
+    [gap] = [row["value"] for row in results["claims"] if row["claim"] == GAP]
+    return {"expected": results["rates"][OWN]["value"] - gap}
+
+
+def estimates(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, stats.Estimate]:
+    """Return the findings and the headline that the rows of ``texts`` decide, by their sentences.
+    ‖G‖ and ψ at other σ have no rows.
+    """
+    table = tables["texts"]
+    level = params["level"]
+    detected = _detected(table, "psi_watermarked", level)
+    expected = table["expected"].mean()
+    gap = stats.Estimate(
+        detected.value - expected,
+        detected.low - expected,
+        detected.high - expected,
+        detected.n,
+    )
+    share = f"texts of {params['n_tokens']} tokens detected with their key at level {level}"
+    return {GAP: gap, share: detected}
+
+
+def summaries(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, pd.DataFrame]:
+    """Return the recorded tables that others decide: none."""
+    return {}
+
+
+def numbers(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the rates that the rows of ``texts`` decide; wrong keys have no rows."""
+    table = tables["texts"]
+    own = _detected(table, "psi_watermarked", params["level"])
+    plain = _detected(table, "psi_plain", params["level"])
+    return {"rates": {OWN: own.row(), PLAIN: plain.row()}}
+
+
+def _detected(table: pd.DataFrame, psi: str, level: float) -> stats.Estimate:
+    by_pair = table.set_index(numbering(table, "pair"))
+    return over_pairs(by_pair[psi] >= stats.threshold(level))
 
 
 def turned(

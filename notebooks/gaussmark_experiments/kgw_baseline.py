@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +26,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_experiments import quality, robustness
+from gaussmark_experiments.measures import compare
 from gaussmark_experiments.one_key_in_production import Human
+from gaussmark_experiments.token_level_keys import difference
 from gaussmark_lib import (
     divergence,
     generate,
@@ -43,10 +46,17 @@ from gaussmark_lib.perturb import Key, Watermark, watermarked
 from gaussmark_lib.scheme import Scheme
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench import answers, record, runs
-from gaussmark_lib.workbench.pairs import Pairs, means, shares
+from gaussmark_lib.workbench.pairs import (
+    Pairs,
+    Tables,
+    means,
+    numbering,
+    over_pairs,
+    ratio_over_pairs,
+    shares,
+)
 from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
-from gaussmark_lib.workbench.quality import compare
 from gaussmark_lib.workbench.runs.folder import Run
 from gaussmark_lib.workbench.words import number
 
@@ -57,6 +67,7 @@ EVERY_TOKEN = "Gumbel-max, every token"
 NO_PROMPT = "GaussMark, no prompt"
 SHARPER = robustness.SHARPER
 UNEDITED = robustness.UNEDITED
+CORRECTION = "kgw_baseline_correction"  # records of section 10, and of costs as temperatures
 AT_COST = "GaussMark at KGW-1's cost"
 COLUMNS = ("GaussMark", AT_COST, "KGW-1", "KGW-2", "SynthID", "Gumbel-max")  # of the first table
 # Names of the two costs. The first has the number of its texts in brackets.
@@ -465,30 +476,51 @@ def kept_statistic(corrected: pd.DataFrame, scheme: str) -> stats.Estimate:
     1, over pairs.
     """
     of_texts = corrected[corrected["measure"] == STATISTIC]
-    statistic = of_texts.pivot(index="key", columns="model", values="change")
-    return stats.ratio(statistic[cooled(scheme)], statistic[scheme])
+    key = numbering(of_texts, "key")
+    statistic = of_texts.pivot(index=key, columns="model", values="change")
+    return ratio_over_pairs(statistic[cooled(scheme)], statistic[scheme])
 
 
 def change_left(corrected: pd.DataFrame, scheme: str) -> stats.Estimate:
     """Return the Δ cross-entropy over keys of a scheme's corrected texts."""
     is_cost = corrected["measure"] == OVER_KEYS
     is_cooled = corrected["model"] == cooled(scheme)
-    return stats.interval(corrected.loc[is_cost & is_cooled, "change"])
+    rows = corrected[is_cost & is_cooled]
+    return over_pairs(rows.set_index(numbering(rows, "key"))["change"])
 
 
 def distance_left(distances: pd.DataFrame, scheme: str) -> stats.Estimate:
     """Divide a scheme's mean :func:`distances` after the correction by that before."""
     rows = distances[distances["scheme"] == scheme]
-    return stats.ratio(rows["after"], rows["before"])
+    by_text = rows.set_index(numbering(rows, "text"))
+    return ratio_over_pairs(by_text["after"], by_text["before"])
 
 
-def draw_correction(corrected: pd.DataFrame, distances: pd.DataFrame, caption: str) -> Figure:
-    """Draw each scheme's cost over keys and distance over keys, before and after the correction."""
+def left_of_gaussmark(distances: pd.DataFrame) -> stats.Estimate:
+    """Return :func:`distance_left` of GaussMark."""
+    return distance_left(distances, "GaussMark")
+
+
+def costs_and_distances(corrected: pd.DataFrame, distances: pd.DataFrame) -> pd.DataFrame:
+    """Return each scheme's cost over keys (``panel`` "surprisal") and distance over keys ("next
+    token"), before and after the correction: ``panel, model, value, low, high, n``.
+    """
     costs = means(corrected[corrected["measure"] == OVER_KEYS], ["model"], "change")
     far = distances.melt(["scheme"], ["before", "after"], "when", "nats")
     name = far["scheme"].where(far["when"] == "before", far["scheme"].map(cooled))
     far = means(far.assign(model=name), ["model"], "nats")
-    table = pd.concat([costs.assign(panel="surprisal"), far.assign(panel="next token")])
+    return pd.concat([costs.assign(panel="surprisal"), far.assign(panel="next token")])
+
+
+def draw_correction(corrected: pd.DataFrame, distances: pd.DataFrame, caption: str) -> Figure:
+    """Draw :func:`costs_and_distances` of the notebook's records and of this run."""
+
+    def of_record(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+        return costs_and_distances(table, run.table("distances"))
+
+    here = costs_and_distances(corrected, distances)
+    table = answers.beside(here, CORRECTION, "corrected", of_record)
+    table = table.assign(panel=table["run"] + ", " + table["panel"])
     figure = panels(
         table,
         "model",
@@ -497,21 +529,32 @@ def draw_correction(corrected: pd.DataFrame, distances: pd.DataFrame, caption: s
         ylabel="distance from plain text over keys, nats per token",
         at={"plain text at temperature 1": 0},
         title="A lower temperature: which distance from plain text does it remove?",
-        caption=f"{caption}; 95% intervals",
+        caption=f"this run: {caption}; 95% intervals",
     )
+    for axes in figure.axes:
+        axes.locator_params(axis="x", nbins=5)
     return record.save_figure(figure, "correction")
 
 
 def correction_in_words(corrected: pd.DataFrame, distances: pd.DataFrame) -> str:
-    """Word what the correction does to each scheme, and which measures still see its texts."""
+    """Word what the correction does to each scheme, and which measures still see its texts. A
+    measure that sees the control, plain texts drawn again, says nothing.
+    """
     differs = compare.summary(corrected).set_index(["model", "measure"])["differs"]
+    sees_control = differs[CONTROL]
     sentences = []
     for name, rows in distances.groupby("scheme", sort=False):
         cost = change_left(corrected, name)
         kept = kept_statistic(corrected, name)
         left = distance_left(distances, name)
         of_texts = differs[cooled(name)].drop([STATISTIC, OVER_KEYS])
-        seen = [measure for measure, is_seen in of_texts.items() if is_seen]
+        seen = [
+            f"{measure} (but also of the control, so it says nothing)"
+            if sees_control[measure]
+            else measure
+            for measure, is_seen in of_texts.items()
+            if is_seen
+        ]
         sentences.append(
             f"**{name}** at temperature {rows['temperature'].iloc[0]:.3f}: the cost over keys is"
             f" {cost}; the statistic is {kept.value:.2f} ({kept.low:.2f} to {kept.high:.2f}) times"
@@ -629,7 +672,8 @@ def times_as_many(table: pd.DataFrame, scheme: str, base: str, level: float) -> 
     if all(rows.median().min() > np.log10(level) for rows in (of_scheme, of_base)):
         return stats.Estimate(np.nan, np.nan, np.nan, len(of_scheme))
     # side by side, so that both texts of a pair are resampled together
-    return stats.interval(np.hstack([of_scheme, of_base]), ratio)
+    sides = pd.DataFrame(np.hstack([of_scheme, of_base]), index=of_scheme.index)
+    return over_pairs(sides, ratio)
 
 
 def recorded_ratio(run: Run) -> stats.Estimate | None:
@@ -644,7 +688,7 @@ def recorded_ratio(run: Run) -> stats.Estimate | None:
 def _texts_by_length(table: pd.DataFrame, scheme: str) -> pd.DataFrame:
     """log₁₀ p of a scheme: a row per text, a column per length."""
     rows = table[table["scheme"] == scheme]
-    return rows.pivot(index="text", columns="n_tokens", values="log10_p")
+    return rows.pivot(index=numbering(rows, "text"), columns="n_tokens", values="log10_p")
 
 
 def listing(words: Mapping[str, str]) -> str:
@@ -680,8 +724,8 @@ def needed_by_scheme(lengths: pd.DataFrame, level: float) -> pd.DataFrame:
 
     rows = []
     for name in lengths["scheme"].unique():
-        log10_p = _texts_by_length(lengths, name).to_numpy()  # (texts, lengths)
-        estimate = stats.interval(log10_p, needed, n_resamples=500)
+        log10_p = _texts_by_length(lengths, name)  # (texts, lengths)
+        estimate = over_pairs(log10_p, needed, n_resamples=500)
         ends = np.clip([estimate.low, estimate.high], tested[0], tested[-1])
         row = estimate.row() | {"low": ends[0], "high": ends[1]}
         if estimate.value > tested[-1]:
@@ -1156,24 +1200,27 @@ def ratio_of_shares(table: pd.DataFrame, scheme: str, base: str, level: float) -
     The value is NaN if ``base`` detects nothing.
     """
     hits = table.assign(hit=(table["p_value"] <= level).astype(float))
-    hits = hits.pivot(index="text", columns="scheme", values="hit")  # (pairs, schemes)
+    text = numbering(table, "text")
+    hits = hits.pivot(index=text, columns="scheme", values="hit")  # (pairs, schemes)
     if not hits[base].any():
         return stats.Estimate(np.nan, np.nan, np.nan, len(hits))
     with np.errstate(divide="ignore", invalid="ignore"):  # a draw without a detected text
-        return stats.ratio(hits[scheme], hits[base])
+        return ratio_over_pairs(hits[scheme], hits[base])
 
 
 def rank_correlation(cool: pd.DataFrame, scheme: str) -> stats.Estimate:
     """Correlate the entropies of texts with their statistics (Spearman), over all temperatures. The
-    texts of a pair are resampled together.
+    texts of a pair are resampled together, and in a pooled record the texts of a request.
     """
     rows = cool[cool["scheme"] == scheme]
+    *_, cluster = numbering(rows, "text")
     values = rows[["entropy", "statistic"]].to_numpy()  # a row per text and temperature
 
     def correlation(rows: np.ndarray) -> float:
         return spearmanr(*rows.T).statistic
 
-    return stats.interval(values, correlation, cluster=rows["text"], n_resamples=1_000)
+    estimate = stats.interval(values, correlation, cluster=rows[cluster], n_resamples=1_000)
+    return replace(estimate, n=rows["text"].nunique())
 
 
 def draw_freedom(cool: pd.DataFrame, level: float, caption: str) -> Figure:
@@ -1213,12 +1260,14 @@ def crossing(
     every freedom.
     """
     hits = cool.assign(hit=(cool["p_value"] <= level).astype(float))
-    hit = hits.pivot(index="text", columns=["scheme", "temperature"], values="hit")
+    text = numbering(cool, "text")
+    hit = hits.pivot(index=text, columns=["scheme", "temperature"], values="hit")
     # of the same shape as the hits
-    freedom = hits.pivot(index="text", columns=["scheme", "temperature"], values="freedom")
+    freedom = hits.pivot(index=text, columns=["scheme", "temperature"], values="freedom")
     n = len(hit[scheme].columns)  # temperatures
     # side by side, so that a pair is resampled as a whole
     columns = np.hstack([freedom[rival], hit[scheme] - hit[rival]])
+    columns = pd.DataFrame(columns, index=hit.index)
 
     def first_crossing(rows: np.ndarray) -> float:
         freedoms, differences = np.split(rows.mean(0), [n])
@@ -1234,7 +1283,7 @@ def crossing(
         segment = slice(i - 1, i + 1)
         return float(np.interp(0, -y[segment], x[segment]))  # interp wants rising values
 
-    return stats.interval(columns, first_crossing, n_resamples=n_resamples)
+    return over_pairs(columns, first_crossing, n_resamples=n_resamples)
 
 
 def one_key(
@@ -1522,15 +1571,23 @@ def at_a_glance(notebook: str) -> HTML:
     where GaussMark loses and wins.
     """
     table = []
+    # the equivalent temperatures may have a record of their own
+    corrections = {answers.title(run): run for run in runs.references(CORRECTION)}
     for run in runs.references(notebook):
         parameters = inspect.signature(measures).parameters
-        names = [name for name in parameters if answers.has_table(run, name)]
+        tables = {name: run.table(name) for name in parameters if answers.has_table(run, name)}
         needed = [
             name for name in parameters if parameters[name].default is inspect.Parameter.empty
         ]
-        if not set(needed) <= set(names):
+        if not set(needed) <= set(tables):
             continue
-        found = measures(**{name: run.table(name) for name in names})
+        warmth = corrections[answers.title(run)]
+        if answers.has_table(warmth, "equivalent"):
+            tables["equivalent"] = warmth.table("equivalent")
+        found = measures(**tables)
+        is_warmth = found["measure"] == "equivalent temperature"
+        of_section = found["note"] + ", σ as in section 10"
+        found["note"] = found["note"].mask(is_warmth, of_section)
         for measure, rows in found.groupby("measure", sort=False):
             by_outcome = {}
             for name, outcome in outcomes(rows).items():
@@ -1569,6 +1626,132 @@ def against(rivals: Sequence[str], **tables: pd.DataFrame) -> str:
         parts = [f"{word} {rival} in {_joined(numbers)}" for word, numbers in by_outcome.items()]
         sentences.append(f"GaussMark {'; '.join(parts)}.")
     return " ".join(sentences)
+
+
+def estimates(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, stats.Estimate]:
+    """Return the findings and the headline that the rows of the recorded tables decide, by their
+    sentences. An older record has no tables of the correction.
+    """
+    lengths = tables["lengths"]
+    n_tokens = lengths["n_tokens"].max()
+    needed = "tokens needed at level 0.01"
+    is_whole = lengths["n_tokens"] == n_tokens
+    is_ours = lengths["scheme"] == "GaussMark"
+    at_end = lengths[is_whole & is_ours]
+    p_values = at_end.set_index(numbering(at_end, "text"))["p_value"]
+    edited = tables["edits"].rename(columns={"pair": "text"})
+    edit = params["edits"][0]
+    fraction = params["fractions"][0]
+    is_edit = edited["edit"] == edit
+    is_strength = edited["fraction"] == fraction
+    after_edit = f"share detected at 0.01 after {edit}, {fraction:g}: GaussMark less KGW-1"
+    found = {
+        f"GaussMark's texts of {n_tokens} tokens detected at level 0.01": over_pairs(
+            p_values <= 0.01
+        ),
+        f"{needed}, GaussMark divided by KGW-1": times_as_many(
+            lengths,
+            "GaussMark",
+            "KGW-1",
+            LEVELS[0],
+        ),
+        after_edit: difference(
+            edited[is_edit & is_strength],
+            "GaussMark",
+            "KGW-1",
+            0.01,
+        ),
+    }
+    if params["n_pilot"]:
+        ratio = found.pop(f"{needed}, GaussMark divided by KGW-1")
+        found[f"{needed} at KGW-1's KL, GaussMark divided by KGW-1"] = ratio
+        ratio = times_as_many(lengths, AT_COST, "KGW-1", LEVELS[0])
+        found[f"{needed} at KGW-1's cost over keys, GaussMark divided by KGW-1"] = ratio
+    return found | of_requests(tables["temperatures"]) | of_correction(tables)
+
+
+def of_requests(cool: pd.DataFrame) -> dict[str, stats.Estimate]:
+    """Return the findings of section 8 on the table of :func:`at_temperatures`."""
+    found = {
+        "rank correlation of a text's mean entropy with its ψ, all temperatures": rank_correlation(
+            cool, "GaussMark"
+        )
+    }
+    greedy = cool[cool["temperature"] == 0]
+    if not len(greedy):
+        return found
+    shares_of = "share of greedy texts detected at 0.01: GaussMark"
+    for rival in ("SynthID", "Gumbel-max"):
+        found[f"{shares_of} less {rival}"] = difference(greedy, "GaussMark", rival, 0.01)
+        sentence = f"freedom below which GaussMark detects more than {rival}, nats per token"
+        found[sentence] = crossing(cool, "GaussMark", rival, 0.01)
+    ratio = ratio_of_shares(greedy, "GaussMark", "KGW-1", 0.01)
+    found[f"{shares_of} divided by KGW-1"] = ratio
+    return found
+
+
+def of_correction(tables: Tables) -> dict[str, stats.Estimate]:
+    """Return the findings of section 10, if the tables are there."""
+    found: dict[str, stats.Estimate] = {}
+    if not {"corrected", "distances"} <= tables.keys():
+        return found
+    corrected = tables["corrected"]
+    far = tables["distances"]
+    for name in ("GaussMark", "KGW-2"):
+        cost = f"Δ cross-entropy over keys at the temperature that cancels it: {name}"
+        found[cost] = change_left(corrected, name)
+        kept = f"mean statistic at that temperature divided by that at temperature 1: {name}"
+        found[kept] = kept_statistic(corrected, name)
+        distance = f"share of the distance over keys that is left at that temperature: {name}"
+        found[distance] = distance_left(far, name)
+    return found
+
+
+def summaries(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, pd.DataFrame]:
+    """Return the recorded tables that other tables decide: false alarms, and the shares detected by
+    temperature. A record with beam search keeps its own table of ways. The first cost names its
+    number of texts.
+    """
+    costs = tables["costs"]
+    is_change = costs["cost"] == OVER_KEYS
+    n_few = costs.loc[~is_change, "n"].max()
+    cost = costs["cost"].where(is_change, f"{UNDER_ONE_KEY} ({n_few} texts)")
+    decided = {
+        "levels": robustness.recounted(tables["levels"]),
+        "costs": costs.assign(cost=cost),
+    }
+    if not params["n_beams"]:
+        by_temperature = shares(tables["temperatures"], ["temperature", "scheme"], 0.01)
+        way = by_temperature["temperature"].map("temperature {:g}".format)
+        decided["ways"] = by_temperature.assign(way=way)
+    return decided
+
+
+def numbers(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the other recorded results that the tables decide."""
+    lengths = tables["lengths"]
+    needed = {
+        name: [tokens_needed(lengths, name, level) for level in LEVELS]
+        for name in lengths["scheme"].unique()
+    }
+    at_end = lengths[lengths["n_tokens"] == lengths["n_tokens"].max()]
+    detected = shares(at_end, ["scheme"], 0.01).set_index("scheme")["value"]
+    costs = tables["costs"]
+    change = costs[costs["cost"] == OVER_KEYS].set_index("scheme")["value"]
+    return {
+        "tokens needed": needed,
+        "detected": detected.to_dict(),
+        "change of the cross-entropy": change.to_dict(),
+    }
 
 
 def against_kgw(**tables: pd.DataFrame) -> str:

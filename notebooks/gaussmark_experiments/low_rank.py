@@ -10,7 +10,7 @@ At one σ each dropped direction lowers both. At the σ_k of the same predicted 
 there is one that the law does not describe.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +27,7 @@ from gaussmark_lib import generate, models, rank_reduce, score, stats
 from gaussmark_lib.beyond.schemes import GaussMark
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Pair, Texts
-from gaussmark_lib.workbench.answers import THIS_RUN
+from gaussmark_lib.workbench.answers import THIS_RUN, beside, has_table
 from gaussmark_lib.workbench.pairs import Pairs
 from gaussmark_lib.workbench.plots import intervals, style
 from gaussmark_lib.workbench.plots.panels import panels
@@ -43,6 +43,7 @@ HUMAN = "price on human text"
 PSI = "mean ψ"
 # What the numbers of an answer are.
 FAVOURED = "Share of ‖G‖² in the top eighth of left directions, divided by an even spread"
+PSI_LEFT = "Share of ψ that is left, divided by the share of left directions that are left"
 PRICE_RATIO = "Price on human text with the most directions dropped, divided by the vanilla price"
 Norms = Mapping[str, Float[np.ndarray, "texts k"]]  # side → ‖PG‖ with 0, 1, 2… directions dropped
 
@@ -217,15 +218,73 @@ def share_of_psi(tested: pd.DataFrame) -> pd.DataFrame:
     return over_vanilla(tested.rename(columns={"psi": "value"}).assign(quantity=PSI))
 
 
-def recorded_over(*quantities: str) -> Callable[[Run, pd.DataFrame], pd.DataFrame]:
-    """Return what turns a record's table of these quantities into :func:`over_vanilla`, for
-    ``answers.beside``.
+def more_than_directions(tested: pd.DataFrame, dropped: Sequence[float]) -> stats.Estimate:
+    """Return the share of ψ that is left at one σ where the most left directions are dropped,
+    divided by the share of directions that are left.
+
+    Args:
+        tested: ``scheme, pair, psi`` of unedited texts.
+        dropped: shares of directions; the largest belongs to the strongest projection.
+    """
+    psi_left = of_strongest(share_of_psi(tested), PSI)
+    directions_left = 1 - max(dropped)
+    return stats.Estimate(
+        psi_left.value / directions_left,
+        psi_left.low / directions_left,
+        psi_left.high / directions_left,
+        psi_left.n,
+    )
+
+
+def recorded_left(run: Run) -> stats.Estimate | None:
+    """Return :func:`more_than_directions` of a record, for ``answers.answer``; None if the record
+    did not measure it.
+    """
+    if not has_table(run, "one_sigma"):
+        return None
+    return more_than_directions(run.table("one_sigma"), run.params["dropped"])
+
+
+def by_share(table: pd.DataFrame, dropped: Sequence[float]) -> pd.DataFrame:
+    """Name each scheme of a table by the share of directions that it drops ("50% dropped"), so that
+    runs on weights of different sizes share the rows of a figure.
+
+    Schemes keep their names (``k = 64``) where two shares gave the same k.
+    """
+    names = _names_by_share(table["scheme"].unique(), dropped)
+    return table.assign(scheme=table["scheme"].map(names))
+
+
+def _names_by_share(schemes: Iterable[str], dropped: Sequence[float]) -> dict[str, str]:
+    """The name of each scheme by its share. The left projections have the shares ``dropped``."""
+    names = {scheme: scheme for scheme in schemes}
+    ranks = {}
+    for scheme in names:
+        if scheme != VANILLA:
+            rank = scheme.removeprefix("k = ").partition(",")[0]
+            ranks[scheme] = int(rank)
+    left_ranks = sorted(rank for scheme, rank in ranks.items() if "," not in scheme)
+    shares_dropped = sorted(set(dropped))
+    if len(left_ranks) != len(shares_dropped):
+        return names
+    share_of_rank = dict(zip(left_ranks, shares_dropped, strict=True))
+    for scheme, rank in ranks.items():
+        if rank in share_of_rank:
+            share = f"{100 * share_of_rank[rank]:.3g}% dropped"
+            names[scheme] = scheme.replace(f"k = {rank}", share)
+    return names
+
+
+def over_by_run(over: pd.DataFrame, dropped: Sequence[float], notebook: str) -> pd.DataFrame:
+    """Return :func:`over_vanilla` of the notebook's records and of this run, with names
+    :func:`by_share`, for the quantities that this run's table ``over`` has.
     """
 
-    def change(run: Run, table: pd.DataFrame) -> pd.DataFrame:
-        return over_vanilla(table[table["quantity"].isin(quantities)])
+    def recorded(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+        measured = table[table["quantity"].isin(over["quantity"])]
+        return by_share(over_vanilla(measured), run.params["dropped"])
 
-    return change
+    return beside(by_share(over, dropped), notebook, "equal_psi", recorded)
 
 
 def of_strongest(over: pd.DataFrame, quantity: str) -> stats.Estimate:
@@ -358,21 +417,30 @@ def misuses_in_words(rates: pd.DataFrame) -> str:
 
 
 def draw_one_sigma(
-    shares_of_psi: pd.DataFrame, promised: Mapping[str, np.ndarray], caption: str
+    shares_of_psi: pd.DataFrame,
+    promised: Mapping[str, np.ndarray],
+    dropped: Sequence[float],
 ) -> Figure:
-    """Draw :func:`share_of_psi` of each run, and in the panel of this run the predictions."""
+    """Draw :func:`share_of_psi` of each run with names :func:`by_share`, and in the panel of this
+    run the predictions.
+    """
     vanilla = promised[VANILLA].mean()
+    names = _names_by_share(promised, dropped)
     forecast = [
-        {"scheme": name, "value": values.mean() / vanilla}
-        for name, values in promised.items()
-        if name != VANILLA
+        {"scheme": names[scheme], "value": values.mean() / vanilla}
+        for scheme, values in promised.items()
+        if scheme != VANILLA
     ]
+    pairs_by_run = shares_of_psi.groupby("run", sort=False)["n"].first()
+    sizes = "; ".join(f"{run}: {n} pairs" for run, n in pairs_by_run.items())
     points = pd.concat(
         [
             shares_of_psi.assign(by="measured"),
             pd.DataFrame(forecast).assign(by="predicted", run=THIS_RUN),
         ]
     )
+    # the left projections of all runs first
+    points = points.sort_values("scheme", key=lambda names: names.str.contains(","), kind="stable")
     return panels(
         points,
         "scheme",
@@ -381,7 +449,7 @@ def draw_one_sigma(
         at={"vanilla": 1},
         ylim=(0, 1.05 * points[["value", "high"]].max().max()),  # one axis for all runs
         title="How much of ψ is left at the same σ?",
-        caption=caption,
+        caption=f"{sizes}; 95% intervals",
         ylabel="mean ψ divided by the vanilla mean ψ",
     )
 

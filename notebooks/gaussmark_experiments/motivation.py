@@ -4,7 +4,9 @@ the price of a watermark, and whether the size of the marked matrix matters.
     log p_{θ+ξ}(y) − log p_θ(y)  ≈  ⟨ξ, G⟩ − σ²‖G‖²/2,      E ψ ≈ σ‖G‖,      price ≈ ψ²/2 nats
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,6 +34,10 @@ from gaussmark_lib.workbench.pairs import (
     PLAIN,
     WRONG,
     Pairs,
+    Tables,
+    numbering,
+    over_pairs,
+    ratio_over_pairs,
     scored,
 )
 from gaussmark_lib.workbench.plots import style
@@ -40,6 +46,7 @@ from gaussmark_lib.workbench.runs.folder import Run
 NOTEBOOK = "01_motivation"
 STRENGTH = "mean ψ"
 PRICE = "price, nats per text"
+SAME = 1e-3  # two runs solve σ on the same texts; processors round differently
 AT_ONCE = 8  # texts per forward pass, each under its noise: the logits of two models are held
 
 
@@ -152,7 +159,9 @@ def agreement(table: pd.DataFrame) -> stats.Estimate:
     def correlation(rows: np.ndarray) -> float:
         return np.corrcoef(rows.T)[0, 1]
 
-    return stats.interval(log_ratios, correlation, cluster=table["prompt"])
+    *_, cluster = numbering(table, "prompt")
+    estimate = stats.interval(log_ratios, correlation, cluster=table[cluster])
+    return replace(estimate, n=table["prompt"].nunique())
 
 
 def strength_and_price(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame:
@@ -161,13 +170,14 @@ def strength_and_price(table: pd.DataFrame, typical_norm: float) -> pd.DataFrame
     """
     rows = []
     for sigma, texts in table.groupby("sigma"):
-        by_kind = dict(list(texts.groupby("kind")))  # own key, wrong key, plain
+        by_pair = texts.set_index(numbering(texts, "prompt"))
+        by_kind = dict(list(by_pair.groupby("kind")))  # own key, wrong key, plain
         predicted = sigma * typical_norm
         estimates = {
-            (STRENGTH, OWN): stats.interval(by_kind[OWN]["psi"]).row(),
-            (STRENGTH, WRONG): stats.interval(by_kind[WRONG]["psi"]).row(),
+            (STRENGTH, OWN): over_pairs(by_kind[OWN]["psi"]).row(),
+            (STRENGTH, WRONG): over_pairs(by_kind[WRONG]["psi"]).row(),
             (STRENGTH, "predicted"): {"value": predicted},
-            (PRICE, OWN): stats.interval(by_kind[OWN]["price"]).row(),
+            (PRICE, OWN): over_pairs(by_kind[OWN]["price"]).row(),
             (PRICE, "predicted"): {"value": predicted**2 / 2},
         }
         for (quantity, curve), estimate in estimates.items():
@@ -197,13 +207,14 @@ def efficiency(table: pd.DataFrame) -> stats.Estimate:
     """Divide mean ψ of marked texts by √(2 · mean price in nats per text). By the two laws the
     ratio is 1. Pairs are resampled.
     """
-    marked = table.loc[table["kind"] == OWN, ["psi", "price"]].to_numpy()
+    own = table[table["kind"] == OWN]
+    marked = own.set_index(numbering(own, "prompt"))[["psi", "price"]]
 
     def ratio(rows: np.ndarray) -> float:
         psi, price = rows.mean(axis=0)
         return _efficiency(psi, price)
 
-    return stats.bootstrap(marked, ratio)
+    return over_pairs(marked, ratio)
 
 
 def _efficiency(psi: np.ndarray, price: np.ndarray) -> np.ndarray:
@@ -349,13 +360,13 @@ def growth(table: pd.DataFrame, column: str) -> stats.Estimate:
     """Divide the mean of ``psi`` or ``price`` of marked texts at the largest σ by that at half of
     it. Pairs are resampled. Without texts at half of it, the estimate is NaN.
     """
-    marked = table[table["kind"] == OWN]
+    marked = table[table["kind"] == OWN].set_index(numbering(table, "prompt"))
     largest = marked["sigma"].max()
-    doubled = marked[np.isclose(marked["sigma"], largest)].set_index("prompt")[column]
-    half = marked[np.isclose(marked["sigma"], largest / 2)].set_index("prompt")[column]
+    doubled = marked[np.isclose(marked["sigma"], largest)][column]
+    half = marked[np.isclose(marked["sigma"], largest / 2)][column]
     if half.empty:
         return stats.Estimate(np.nan, np.nan, np.nan, len(doubled))
-    return stats.ratio(doubled, half.loc[doubled.index])
+    return ratio_over_pairs(doubled, half.loc[doubled.index])
 
 
 def recorded_growth(run: Run) -> stats.Estimate:
@@ -372,6 +383,76 @@ def at_middle(table: pd.DataFrame) -> pd.DataFrame:
 def recorded_efficiency(run: Run) -> stats.Estimate:
     """Return :func:`efficiency` of a record of this notebook, at its middle σ."""
     return efficiency(at_middle(run.table("language_model")))
+
+
+def estimates(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, stats.Estimate]:
+    """Return the findings and the headline that the rows of ``language_model`` decide, by their
+    sentences.
+    """
+    table = tables["language_model"]
+    middle = at_middle(table)
+    sigma = middle["sigma"].iloc[0]
+    law = strength_and_price(table, _typical_norm(table))
+    strength = over_prediction(law, sigma, STRENGTH)
+    price = over_prediction(law, sigma, PRICE)
+    multiples = params["strengths"]
+    at_sigma = f"at {multiples[len(multiples) // 2]:.3g} σ"
+    found = {
+        "correlation of the log likelihood ratio with its gradient form": agreement(middle),
+        f"mean ψ divided by its prediction {at_sigma}": strength,
+        f"price divided by its prediction {at_sigma}": price,
+        # the headline
+        "mean ψ of a language model's texts divided by its prediction from plain text": strength,
+    }
+    by_strength = table.groupby("sigma")  # from the smallest
+    for multiple, (_, rows) in zip(sorted(multiples), by_strength, strict=True):
+        found[f"mean ψ divided by √(2 · price) at {multiple:.3g} σ"] = efficiency(rows)
+    return found
+
+
+def summaries(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, pd.DataFrame]:
+    """Return the recorded tables of a pooled record: all parts have the same σ for a strength, and
+    what a price buys is computed from their rows.
+    """
+    table = with_common_sigma(tables["language_model"])
+    d = int(tables["exchange"]["d"].iloc[0])
+    return {"language_model": table, "exchange": exchange({d: table})}
+
+
+def numbers(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the other recorded results that the tables decide."""
+    table = tables["language_model"]
+    law = strength_and_price(table, _typical_norm(table))
+    return {"law": law.drop(columns=["n"]).fillna(0).to_dict("list")}
+
+
+def with_common_sigma(table: pd.DataFrame) -> pd.DataFrame:
+    """Give each strength the mean σ of the parts of a pooled record (column ``part``).
+
+    Raises:
+        GaussMarkError: two parts differ by more than rounding.
+    """
+    strength = table.groupby("part")["sigma"].rank(method="dense")
+    by_strength = table["sigma"].groupby(strength)
+    if (by_strength.max() > (1 + SAME) * by_strength.min()).any():
+        found = sorted(table["sigma"].unique())
+        raise GaussMarkError(f"expected parts with the same σ, got {found}")
+    return table.assign(sigma=by_strength.transform("mean"))
+
+
+def _typical_norm(table: pd.DataFrame) -> float:
+    """The median ‖G‖ of plain texts."""
+    middle = at_middle(table)
+    return middle.loc[middle["kind"] == PLAIN, "grad_norm"].median()
 
 
 def laws(law: pd.DataFrame) -> pd.DataFrame:

@@ -22,7 +22,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +35,20 @@ from IPython.display import HTML, Markdown
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from gaussmark_experiments.measures import (
+    benchmarks,
+    compare,
+    harness,
+    reading,
+    tasks,
+    text_measures,
+)
+from gaussmark_experiments.measures import judge as judges
+from gaussmark_experiments.measures.compare import (
+    CONTROL,
+    GAUSSMARK,
+    STRONG,
+)
 from gaussmark_lib import (
     divergence,
     files,
@@ -59,27 +73,20 @@ from gaussmark_lib.workbench import answers, claims, record, runs, words
 from gaussmark_lib.workbench.begin import pilot_prompts
 from gaussmark_lib.workbench.pairs import Pairs, under_own_keys
 from gaussmark_lib.workbench.plots.panels import panels
-from gaussmark_lib.workbench.quality import (
-    benchmarks,
-    compare,
-    harness,
-    reading,
-    tasks,
-    text_measures,
-)
-from gaussmark_lib.workbench.quality import judge as judges
-from gaussmark_lib.workbench.quality.compare import (
-    CONTROL,
-    GAUSSMARK,
-    STRONG,
-)
 from gaussmark_lib.workbench.runs.folder import Run
 from gaussmark_lib.workbench.words import number
 
 NOTEBOOK = "05_quality"
+JUDGED = "quality_judged"  # records of sections 3 to 5, and of prices as temperatures
+OF_TEXTS = ("classifier", "distinct_2", "length", "win rate")  # measures of sections 3 to 5
 TYPICAL_PSI = 4.0  # finds 95% of the texts at a level of 0.01
 TYPICAL_LENGTHS = (100, 500, 2_000)
 RISE = "rise of the cross-entropy on human text"
+# findings about written texts, which the records of JUDGED have
+CLASSIFIED = "classifier's accuracy above chance"
+WINS = "win rate above one half"
+OVER_BASE = "win rate of GaussMark minus that of the base model"
+OVER_DRAW = f"{OVER_BASE}'s further draw"
 # finding → (what the closing sentences say of it, factor to the unit of the sentence)
 COSTS = {
     RISE: ("human text costs {} nats per token", 1),
@@ -91,11 +98,11 @@ COSTS = {
         "GaussMark's change of accuracy is {} times the strong mark's",
         1,
     ),
-    "classifier's accuracy above chance": (
+    CLASSIFIED: (
         "a classifier without the key is {} points better than chance",
         100,
     ),
-    "win rate above one half": ("the judge's win rate is {} points above one half", 100),
+    WINS: ("the judge's win rate is {} points above one half", 100),
 }
 FEWEST_ITEMS = 30
 ABOVE_CHANCE = 0.15  # accuracy above chance that the base model needs for a loss to show
@@ -235,7 +242,7 @@ def prepared(
     batch_size: int,
 ) -> Asked:
     """Prepare the named tasks, or the tasks made from text if no task is named. The ``reader`` of
-    named tasks is ``"harness"``, or ``"plain"`` for ``quality.benchmarks``.
+    named tasks is ``"harness"``, or ``"plain"`` for ``measures.benchmarks``.
     """
     if not named:  # tasks from text always go through the harness
         return harness.prepare(lm, made, limit=limit, batch_size=batch_size)
@@ -563,13 +570,13 @@ def win_rate_findings(judged: pd.DataFrame, temperatures: Sequence[float]) -> li
     lowest = min(temperatures)
     return [
         claims.finding(
-            "win rate of GaussMark minus that of the base model's further draw",
+            OVER_DRAW,
             win_rate_difference(judged, GAUSSMARK, CONTROL),
             most=0.0,
             planned=300,
         ),
         claims.finding(
-            f"win rate of GaussMark minus that of the base model at temperature {lowest:g}",
+            f"{OVER_BASE} at temperature {lowest:g}",
             win_rate_difference(judged, GAUSSMARK, at_temperature(lowest)),
             least=0.0,
             planned=300,
@@ -585,6 +592,29 @@ def win_rate_difference(judged: pd.DataFrame, model: str, other: str) -> stats.E
     of_model = judged.pivot(index=["key", "item"], columns="model", values="change")
     difference = (of_model[model] - of_model[other]).dropna().rename("change")
     return compare.mean_change(difference.reset_index())
+
+
+def win_rates_beside(findings: Sequence[claims.Finding], model: str) -> Markdown:
+    """Say in each record and in this run whether GaussMark's win rate is above or below that of the
+    base model's further draw, and of the base model at a higher temperature.
+    """
+
+    def in_words(rows: Sequence[Mapping]) -> str:
+        sentences = []
+        for row in rows:
+            if not row["claim"].startswith(OVER_BASE):
+                continue
+            value, basis = words.estimate(row)
+            sign = "above 0" if row["low"] > 0 else "below 0" if row["high"] < 0 else "not decided"
+            sentences.append(f"{row['claim']}: **{sign}**, {value} {basis}.")
+        return " ".join(sentences)
+
+    sentences_by_run = {
+        answers.title(run): in_words(run.results["claims"]) for run in runs.references(JUDGED)
+    }
+    recorded = {name: text for name, text in sentences_by_run.items() if text}
+    here = in_words([finding.row() for finding in findings])
+    return answers.listed(recorded, here or None, model)
 
 
 def exchange(
@@ -740,6 +770,7 @@ def cost_table(changes: pd.DataFrame) -> pd.DataFrame:
 def with_references(changes: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
     """Return ``compare.summary`` of some measures, of the notebook's records and of this run, with
     the column ``run``. A record that has no more items than this run is left out of a measure.
+    Measures of written texts are those of the records of ``JUDGED``.
     """
     here = compare.summary(changes[changes["measure"].isin(measures)])
     n_here = here.groupby("measure")["n"].max()
@@ -748,7 +779,8 @@ def with_references(changes: pd.DataFrame, measures: Sequence[str]) -> pd.DataFr
         is_larger = table["n"] > table["measure"].map(n_here)  # also False without the measure
         return table[is_larger]
 
-    return answers.beside(here, NOTEBOOK, "quality", larger)
+    notebook = JUDGED if set(measures) <= set(OF_TEXTS) else NOTEBOOK
+    return answers.beside(here, notebook, "quality", larger)
 
 
 def in_all_runs(changes: pd.DataFrame, measures: Sequence[str], model: str) -> Markdown:
@@ -978,6 +1010,11 @@ def equivalents_in_words(equivalent: pd.DataFrame) -> str:
     return f"Plain text is as surprising at temperature: {listed}. The intervals rest on n = {n}."
 
 
+def equivalent_of(scheme: str) -> Callable[[pd.DataFrame], stats.Estimate]:
+    """Return a function from :func:`equivalent_temperatures` to a scheme's row."""
+    return lambda table: _estimate(table.set_index("scheme").loc[scheme])
+
+
 def temperatures_in_words(temperature: pd.DataFrame) -> str:
     """Word the price of temperature 1.1 next to the price of ψ = 4, the length at which both are
     equal, and the temperatures that cost as much as ψ = 4.
@@ -1005,7 +1042,8 @@ def temperatures_in_words(temperature: pd.DataFrame) -> str:
 def at_a_glance() -> HTML:
     """Return a table: what a mean ψ of 4 costs by the law ψ²/(2T), for texts of several lengths.
     For each record of the notebook, it has the law times the measured exchange rate on human text,
-    and, if the record has the prices of temperatures, the temperature that costs as much.
+    and, if a record of the model has the prices of temperatures, the temperature that costs as
+    much.
     """
     laws = [stats.predicted_price(TYPICAL_PSI, n) for n in TYPICAL_LENGTHS]
     table = {
@@ -1013,6 +1051,7 @@ def at_a_glance() -> HTML:
         f"price of ψ = {TYPICAL_PSI:g}: ψ²/(2T), nats per token": [f"{x:.3f}" for x in laws],
         "perplexity is multiplied by": [f"{np.exp(x):.3f}" for x in laws],
     }
+    judged_runs = {answers.title(run): run for run in runs.references(JUDGED)}
     for run in runs.references(NOTEBOOK):
         name = answers.title(run)
         rate = human_rate(run)
@@ -1021,8 +1060,8 @@ def at_a_glance() -> HTML:
             table[heading] = [
                 f"{x * rate.value:.3f} ({x * rate.low:.3f} to {x * rate.high:.3f})" for x in laws
             ]
-        if answers.has_table(run, "temperature"):
-            prices = run.table("temperature")
+        if answers.has_table(judged_runs[name], "temperature"):
+            prices = judged_runs[name].table("temperature")
             equals = [equal_temperature(prices, x) for x in laws]
             table[f"{name}: costs as much as temperature"] = [f"{x:.2f}" for x in equals]
     with pd.option_context("display.max_colwidth", None):
@@ -1088,12 +1127,21 @@ def cost_in_words(estimates: Mapping[str, stats.Estimate | None], psi: float, n_
 def closing(
     findings: Sequence[claims.Finding], rise: stats.Estimate, psi: float, n_tokens: int, model: str
 ) -> Markdown:
-    """Say what the watermark costs, in each record and in this run."""
+    """Say what the watermark costs, in each record and in this run. What the record of ``JUDGED``
+    says about written texts follows in a sentence of its own.
+    """
+
+    def cost_of(run: Run, names: Iterable[str]) -> str:
+        estimates = {name: answers.recorded(run, name) for name in names}
+        return cost_in_words(estimates, run.params["psi"], run.params["n_tokens"])
+
+    judged_runs = {answers.title(run): run for run in runs.references(JUDGED)}
     found = {}
     for run in runs.references(NOTEBOOK):
-        recorded = {name: answers.recorded(run, name) for name in COSTS}
-        wanted = run.params["psi"], run.params["n_tokens"]
-        found[answers.title(run)] = cost_in_words(recorded, *wanted)
+        name = answers.title(run)
+        found[name] = cost_of(run, COSTS)
+        if judged_runs[name].id != run.id:
+            found[name] += f" {cost_of(judged_runs[name], (CLASSIFIED, WINS))}"
     here = {finding.sentence: finding.estimate for finding in findings} | {RISE: rise}
     return answers.listed(found, cost_in_words(here, psi, n_tokens), model)
 

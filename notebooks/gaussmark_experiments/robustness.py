@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,7 +50,14 @@ from gaussmark_lib.workbench import (
 )
 from gaussmark_lib.workbench.answers import title
 from gaussmark_lib.workbench.begin import solved
-from gaussmark_lib.workbench.pairs import Pairs, shares
+from gaussmark_lib.workbench.pairs import (
+    Pairs,
+    Tables,
+    numbering,
+    over_pairs,
+    ratio_over_pairs,
+    shares,
+)
 from gaussmark_lib.workbench.plots.panels import panels
 
 # Names of schemes, edits and predictions, as tables and figures show them.
@@ -63,8 +71,13 @@ PARTS = {
     "psi": "ψ",
 }  # column → label
 LEVELS = (0.05, 0.01)
-# Edits that people make.
-PEOPLE = ("retokenise", "resample spans", "substitute own tokens")
+# Random edits of notebook 06, and edits that people make.
+DELETE = "delete at random"
+INSERT = "insert at random"
+SUBSTITUTE = "substitute at random"
+CUT = "truncate"
+RESAMPLE = "resample spans"
+PEOPLE = ("retokenise", RESAMPLE, "substitute own tokens")
 
 
 def unedited(prompts: Texts, responses: Texts, fraction: float, seed: int) -> corrupt.Pairs:
@@ -437,12 +450,124 @@ def falls_most_in_words(table: pd.DataFrame, level: float) -> str:
     return f"after *{edit}*, **{names[0]}** falls most; {'; '.join(names[1:])}"
 
 
-def psi_after(table: pd.DataFrame, fraction: float) -> pd.DataFrame:
+def psi_after(table: pd.DataFrame, fraction: float, column: str = "psi") -> pd.DataFrame:
     """Return ψ by the paper's test, as (pairs, edits), without an edit and with edits of this
-    strength.
+    strength. Another ``column`` is ``norm`` or ``signal``.
     """
     rows = at_one_strength(table, fraction, [PAPERS])
-    return rows.pivot(index="pair", columns="edit", values="psi")
+    return rows.pivot(
+        index=numbering(rows, "pair"),
+        columns="edit",
+        values=column,
+    )
+
+
+def by_test(table: pd.DataFrame, edit: str, fraction: float) -> pd.DataFrame:
+    """Return ψ after an edit, as (pairs, schemes)."""
+    is_edit = table["edit"] == edit
+    is_strength = table["fraction"] == fraction
+    rows = table[is_edit & is_strength]
+    return rows.pivot(
+        index=numbering(rows, "pair"),
+        columns="scheme",
+        values="psi",
+    )
+
+
+def detected_after(table: pd.DataFrame, edit: str, fraction: float, level: float) -> stats.Estimate:
+    """Return the share of texts that the paper's test detects after an edit."""
+    is_edit = table["edit"] == edit
+    is_strength = table["fraction"] == fraction
+    is_papers = table["scheme"] == PAPERS
+    rows = table[is_edit & is_strength & is_papers]
+    p_values = rows.set_index(numbering(rows, "pair"))["p_value"]
+    return over_pairs(p_values <= level)
+
+
+def estimates(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, stats.Estimate]:
+    """Return the findings of notebook 06, and its headline, by their sentences.
+
+    Args:
+        tables: ``random_edits``, ``prompts`` and ``people``, as the notebook records them.
+        params: ``strength, fractions, n_tokens`` of the notebook.
+    """
+    strength = params["strength"]
+    most = max(strength, *params["fractions"])
+    table = tables["random_edits"]
+    psi = psi_after(table, strength)
+    psi_at_most = psi_after(table, most)
+    norm_at_most = psi_after(table, most, "norm")
+    signal = psi_after(table, most, "signal")
+    by_prompt = psi_after(tables["prompts"], strength)
+    by_people = psi_after(tables["people"], strength)
+    substituted = f"{strength:.0%} of their tokens substituted"
+    detected = detected_after(table, SUBSTITUTE, strength, 0.05)
+    found = {
+        # random edits
+        "ψ after deletion less ψ after substitution of as many tokens": over_pairs(
+            psi_at_most[DELETE] - psi_at_most[SUBSTITUTE]
+        ),
+        "ψ after deletion at the end less ψ after deletion of as many tokens at random": over_pairs(
+            psi_at_most[CUT] - psi_at_most[DELETE]
+        ),
+        # signal and norm
+        "norm after insertion, divided by √(1 + f) of the norm before": ratio_over_pairs(
+            norm_at_most[INSERT] / np.sqrt(1 + most),
+            norm_at_most[UNEDITED],
+        ),
+        "signal after substitution less signal after insertion, divided by the signal before": (
+            ratio_over_pairs(
+                signal[SUBSTITUTE] - signal[INSERT],
+                signal[UNEDITED],
+            )
+        ),
+        # an unknown prompt, and edits that people make
+        "ψ with no prompt, divided by ψ with the right prompt": ratio_over_pairs(
+            by_prompt["no prompt"],
+            by_prompt[UNEDITED],
+        ),
+        "ψ after the model's own words less ψ after as many random words": over_pairs(
+            by_people[RESAMPLE] - psi[SUBSTITUTE]
+        ),
+        # detection, a finding and the headline
+        f"texts detected at level 0.05 with {substituted}, by the paper's test": detected,
+        f"texts of {params['n_tokens']} tokens detected at level 0.05 with {substituted}": detected,
+    }
+    psis = by_test(table, SUBSTITUTE, strength)
+    if SHARPER in psis:
+        sentence = (
+            f"ψ with {strength:.0%} of the tokens substituted: sharper divided by the paper's"
+        )
+        found[sentence] = ratio_over_pairs(psis[SHARPER], psis[PAPERS])
+    return found
+
+
+def summaries(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, pd.DataFrame]:
+    """Return the recorded tables that other tables decide."""
+    table = tables["random_edits"]
+    of_paper = table[table["scheme"] == PAPERS]
+    return {"signal_and_norm": parts(of_paper), "levels": recounted(tables["levels"])}
+
+
+def numbers(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the other recorded results that the tables decide: ψ by the paper's test after each
+    everyday edit, and after random edits of the same strength.
+    """
+    table = tables["random_edits"]
+    of_strength = table[table["fraction"] == params["strength"]]
+    everyday = pd.concat([tables["people"], of_strength])
+    of_paper = everyday[everyday["scheme"] == PAPERS]
+    by_edit = of_paper.groupby("edit", sort=False)["psi"].mean()
+    return {"psi by everyday edit": by_edit.to_dict()}
 
 
 def mean_psi(table: pd.DataFrame, fraction: float) -> pd.DataFrame:
@@ -456,10 +581,9 @@ def recovered(table: pd.DataFrame, edit: str, fraction: float) -> stats.Estimate
     """Return the share of the mean ψ that an edit removes and the sharper test brings back: (ψ by
     the sharper test − ψ by the paper's) / (ψ without the edit − ψ by the paper's).
     """
-    is_edit = (table["edit"] == edit) & (table["fraction"] == fraction)
-    after = table[is_edit].pivot(index="pair", columns="scheme", values="psi")
+    after = by_test(table, edit, fraction)
     before = psi_after(table, fraction)[UNEDITED]
-    return stats.ratio(after[SHARPER] - after[PAPERS], before - after[PAPERS])
+    return ratio_over_pairs(after[SHARPER] - after[PAPERS], before - after[PAPERS])
 
 
 def quoted_in_words(table: pd.DataFrame, fraction: float) -> str:
@@ -479,7 +603,7 @@ def less_worst(psi: pd.DataFrame, edit: str, others: Sequence[str]) -> stats.Est
     the same pairs. It is positive if ``edit`` hurts most.
     """
     worst = psi[list(others)].mean().idxmin()
-    return stats.interval(psi[worst] - psi[edit])
+    return over_pairs(psi[worst] - psi[edit])
 
 
 def parts(table: pd.DataFrame) -> pd.DataFrame:
@@ -490,10 +614,12 @@ def parts(table: pd.DataFrame) -> pd.DataFrame:
         if tokens were lost and nothing else happened.
     """
     rows = []
-    start = table[table["edit"] == UNEDITED]
+    pair = numbering(table, "pair")
+    start = table[table["edit"] == UNEDITED].set_index(pair)
     for (edit, fraction), of_edit in with_start(table).groupby(["edit", "fraction"], sort=False):
+        by_pair = of_edit.set_index(pair)  # in the order of the unedited texts
         for part, label in PARTS.items():
-            share = stats.ratio(of_edit[part].to_numpy(), start[part].to_numpy())
+            share = ratio_over_pairs(by_pair[part], start[part])
             rows.append(
                 {
                     "edit": edit,
@@ -614,15 +740,31 @@ def false_alarms(
         p_by_edit = np.concatenate(p_of_texts, axis=1)
         for edit, p in zip(versions, p_by_edit, strict=True):
             for level in LEVELS:
-                alarms = p <= level
-                share = stats.interval(alarms.ravel(), confidence=0.99)
-                row = {
-                    "scheme": name,
-                    "edit": edit,
-                    "level": level,
-                    "p_excess": binom.sf(alarms.sum() - 1, alarms.size, level),
-                }
-                rows.append(row | share.row())
+                row = {"scheme": name, "edit": edit, "level": level}
+                rows.append(row | _counted(int((p <= level).sum()), p.size, level))
+    return pd.DataFrame(rows)
+
+
+def _counted(n_alarms: int, n: int, level: float) -> dict[str, float]:
+    """The columns of :func:`false_alarms` for so many alarms among n independent keys."""
+    alarms = np.arange(n) < n_alarms
+    share = stats.interval(alarms, confidence=0.99)
+    return {"p_excess": binom.sf(n_alarms - 1, n, level), **share.row()}
+
+
+def recounted(alarms: pd.DataFrame) -> pd.DataFrame:
+    """Add up the rows of :func:`false_alarms` for the same scheme, edit and level: their keys are
+    independent, whatever the texts.
+    """
+    rows = []
+    names = ["scheme", "edit", "level"]
+    # a share is a count divided by n, up to rounding
+    counts = (alarms["value"] * alarms["n"]).round()
+    for cell_name, cell in alarms.assign(count=counts).groupby(names, sort=False):
+        row = dict(zip(names, cell_name, strict=True))
+        n_alarms = int(cell["count"].sum())
+        n = int(cell["n"].sum())
+        rows.append(row | _counted(n_alarms, n, row["level"]))
     return pd.DataFrame(rows)
 
 

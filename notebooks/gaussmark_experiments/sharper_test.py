@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,7 +50,16 @@ from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Ids, Texts
 from gaussmark_lib.workbench.begin import N_TEXTS
-from gaussmark_lib.workbench.pairs import OWN, WRONG, Pairs, means
+from gaussmark_lib.workbench.pairs import (
+    OWN,
+    WRONG,
+    Pairs,
+    Tables,
+    means,
+    numbering,
+    over_pairs,
+    ratio_over_pairs,
+)
 from gaussmark_lib.workbench.runs import Run
 
 # Each returns a p-value that is exact over keys.
@@ -132,8 +142,9 @@ def along(
 def kept_along(along: pd.DataFrame, direction: str) -> stats.Estimate:
     """Divide mean ψ of watermarked texts along a direction of :func:`along` by mean ψ along G."""
     own = along[along["kind"] == OWN].replace({"direction": OLD_NAMES})
-    psis = own.pivot(index="pair", columns="direction", values="psi")
-    return stats.ratio(psis[direction], psis[PAPER])
+    pair = numbering(own, "pair")
+    psis = own.pivot(index=pair, columns="direction", values="psi")
+    return ratio_over_pairs(psis[direction], psis[PAPER])
 
 
 def kept(along: pd.DataFrame) -> pd.DataFrame:
@@ -257,7 +268,11 @@ def wide(table: pd.DataFrame, edit: str, column: str, kind: str = OWN) -> pd.Dat
     """Spread the table of :func:`after_edits`: one row per pair, one column per test."""
     # of one edit under one kind of key
     rows = table[(table["edit"] == edit) & (table["kind"] == kind)]
-    return rows.pivot(index="pair", columns="test", values=column)
+    return rows.pivot(
+        index=numbering(rows, "pair"),
+        columns="test",
+        values=column,
+    )
 
 
 def gains(after: pd.DataFrame) -> pd.DataFrame:
@@ -268,7 +283,7 @@ def gains(after: pd.DataFrame) -> pd.DataFrame:
     for edit in after["edit"].unique():
         psis = wide(after, edit, "psi")
         for test in (SHARPER, CLEANED):
-            gain = stats.ratio(psis[test], psis[PAPERS])
+            gain = ratio_over_pairs(psis[test], psis[PAPERS])
             rows.append({"edit": edit, "test": test, **gain.row()})
     return pd.DataFrame(rows)
 
@@ -523,16 +538,18 @@ def nearer(spread_out: pd.DataFrame) -> stats.Estimate:
     mean over the pairs of :func:`spread_out`.
     """
     fulfilled = spread_out.assign(share=spread_out["psi"] / spread_out["forecast"])
-    shares = fulfilled.pivot(index="pair", columns="matrices", values="share")
-    return stats.interval(shares[shares.columns.max()] - shares[1])
+    pair = numbering(fulfilled, "pair")
+    shares = fulfilled.pivot(index=pair, columns="matrices", values="share")
+    return over_pairs(shares[shares.columns.max()] - shares[1])
 
 
 def damage(spread_out: pd.DataFrame) -> stats.Estimate:
     """Divide what human text pays with the noise in most matrices by what it pays with the noise in
     one matrix.
     """
-    nats = spread_out.pivot(index="pair", columns="matrices", values="human")
-    return stats.ratio(nats[nats.columns.max()], nats[1])
+    pair = numbering(spread_out, "pair")
+    nats = spread_out.pivot(index=pair, columns="matrices", values="human")
+    return ratio_over_pairs(nats[nats.columns.max()], nats[1])
 
 
 def by_matrices(spread_out: pd.DataFrame, numerator: str, denominator: str) -> dict[str, float]:
@@ -550,7 +567,8 @@ def told(spread_out: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for what, (numerator, denominator) in ratios.items():
         for n_matrices, pairs in spread_out.groupby("matrices"):
-            ratio = stats.ratio(pairs[numerator], pairs[denominator])
+            by_pair = pairs.set_index(numbering(pairs, "pair"))
+            ratio = ratio_over_pairs(by_pair[numerator], by_pair[denominator])
             in_words = "noise in one matrix" if n_matrices == 1 else "noise in several matrices"
             rows.append({"matrices": in_words, "what": what, **ratio.row()})
     return pd.DataFrame(rows)
@@ -644,5 +662,61 @@ def power_gain(
     texts.
     """
     # (pairs, tests): whether the text is detected
-    hits = wide(table, edit, "p_value") <= level
-    return stats.interval(np.subtract(hits[test], hits[base], dtype=float))
+    hits = (wide(table, edit, "p_value") <= level).astype(float)
+    return over_pairs(hits[test] - hits[base])
+
+
+def likelihood_gain(ratios: pd.DataFrame, level: float) -> stats.Estimate:
+    """Return the share that the likelihood ratio detects less the share that ψ detects, from the
+    table of :func:`ratios`.
+    """
+    own = ratios[ratios["kind"] == OWN]
+    by_pair = own.set_index(numbering(own, "pair"))
+    by_ratio = by_pair["p_value"] <= level
+    by_psi = by_pair["p_psi"] <= level
+    return over_pairs(by_ratio.astype(float) - by_psi)
+
+
+def estimates(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, stats.Estimate]:
+    """Return the findings and the headline that the rows of the recorded tables decide, by their
+    sentences.
+    """
+    after = tables["after_edits"]
+    level = params["level"]
+    first_edit = named_edit(params["edits"][0], params["fractions"][0])
+    found = {}
+    for edit in after["edit"].unique():
+        psis = wide(after, edit, "psi")
+        for test, how in ((SHARPER, ""), (CLEANED, ", cleaned first")):
+            sentence = f"ψ, {edit}{how}: sharper divided by the paper's"
+            found[sentence] = ratio_over_pairs(psis[test], psis[PAPERS])
+    # the larger of both tests, next to the better one
+    for edit, base in ((UNEDITED, PAPERS), (first_edit, SHARPER)):
+        sentence = f"share detected, {edit}: the larger of both less {base}"
+        found[sentence] = power_gain(after, edit, BOTH, base, level)
+    gain = likelihood_gain(tables["likelihood_ratios"], level)
+    found["share detected, likelihood ratio less ψ"] = gain
+    return found
+
+
+def summaries(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, pd.DataFrame]:
+    """Return the recorded table that the rows of ``after_edits`` decide."""
+    return {"detected": detected(tables["after_edits"], params["level"])}
+
+
+def numbers(
+    tables: Tables,
+    params: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the other recorded results that the tables decide."""
+    of_spread = tables["spread"]
+    return {
+        "bend": by_matrices(of_spread, "psi", "forecast"),
+        "price": by_matrices(of_spread, "human", "own"),
+    }

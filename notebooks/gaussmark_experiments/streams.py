@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from jaxtyping import Bool, Float
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
@@ -26,9 +27,12 @@ from gaussmark_lib import generate, models, perturb, score, stats
 from gaussmark_lib.beyond import joint
 from gaussmark_lib.beyond.attacks import learning
 from gaussmark_lib.gradients import TextGradient
+from gaussmark_lib.workbench import answers, record, runs
 from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
+from gaussmark_lib.workbench.words import number
 
+NOTEBOOK = "18_streams"
 SHARE = 0.1  # π, the share of marked texts that the evidence bets on
 # Names of stopping rules, as tables show them.
 BET = "E ≥ 20 at any time"
@@ -98,6 +102,58 @@ def accused(
                 }
             )
     return pd.DataFrame(rows)
+
+
+def largest(watched: pd.DataFrame, rules: Mapping[str, str]) -> str:
+    """Word the largest share of keys with a false alarm, over the kinds of text, by stopping rule.
+
+    Args:
+        watched: of :func:`accused`. Older records lack some rules, which are left out.
+        rules: stopping rule → how the sentence calls it.
+    """
+    rows = watched.sort_values("value").drop_duplicates("who stops", keep="last")
+    by_rule = rows.set_index("who stops")
+    shares = []
+    for rule, name in rules.items():
+        if rule in by_rule.index:
+            row = by_rule.loc[rule]
+            interval = f"{row['low']:.1%} to {row['high']:.1%}"
+            shares.append(f"**{row['value']:.1%}** ({interval}; {row['kind']}) {name}")
+    n_keys = watched["n"].iloc[0]
+    return (
+        f"Largest share of the {n_keys:,} keys with a false alarm, over the kinds of text:"
+        f" {', '.join(shares)}."
+    )
+
+
+def watched_in_words(watched: pd.DataFrame) -> str:
+    """Word the false alarms of watching p-values, and of the single bet."""
+    rules = {
+        KNOWN: "with the exact spread",
+        NAIVE: "with ψ treated as independent",
+        BET: "with the bet",
+    }
+    return largest(watched, rules)
+
+
+def draw_watched(watched: pd.DataFrame, caption: str) -> Figure:
+    """Draw the false alarms by stopping rule, of the notebook's records and of this run. The
+    mixture, which some records lack, is left out.
+    """
+    table = answers.beside(watched, NOTEBOOK, "watched")
+    table = table[table["who stops"] != MIXTURE]
+    figure = panels(
+        table.replace({"who stops": LABELS}),
+        "kind",
+        by="who stops",
+        panel="run",
+        at={"level 0.05": 0.05},
+        ylabel="share of keys with a false alarm",
+        title="False alarms when you test after every text",
+        caption=f"this run: {caption}",
+        sharey=False,
+    )
+    return record.save_figure(figure, "watched")
 
 
 def mixed(
@@ -212,6 +268,54 @@ def found_by(streams: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def draw_found(streams: pd.DataFrame, caption: str) -> Figure:
+    """Draw :func:`found_by` of the notebook's records and of this run."""
+
+    def of_record(_: runs.Run, table: pd.DataFrame) -> pd.DataFrame:
+        return found_by(table)
+
+    table = answers.beside(found_by(streams), NOTEBOOK, "streams", of_record)
+    figure = panels(
+        table.assign(stream=table["run"] + ", " + table["every"] + " watermarked"),
+        "texts",
+        panel="stream",
+        ylim=(-0.02, 1.02),
+        title="After how many texts is a key detected?",
+        caption=f"this run: {caption}",
+        xlabel="texts of the stream",
+        ylabel="share of streams with E ≥ 20 so far",
+    )
+    return record.save_figure(figure, "found")
+
+
+def found_in_words(streams: pd.DataFrame) -> str:
+    """Word the share of the streams in which the key is found by the end."""
+    found = found_by(streams)
+    n_texts = found["texts"].max()
+    ends = [
+        f"**{row.value:.0%}** ({row.low:.0%} to {row.high:.0%}) if {row.every} is watermarked"
+        for row in found[found["texts"] == n_texts].itertuples()
+    ]
+    return (
+        f"Share of streams in which the key is detected within {n_texts} texts: {'; '.join(ends)};"
+        f" n = {found['n'].iloc[0]} streams."
+    )
+
+
+def marked_until_found(streams: pd.DataFrame) -> stats.Estimate:
+    """Return the median number of watermarked texts until E of the single bet reaches 20, over the
+    streams with the most watermarked texts. A stream without an end counts one text more than it
+    has.
+    """
+    densest = streams[streams["every"] == streams["every"].min()]
+    counts = []
+    for _, stream in densest.groupby("key_id"):
+        marked = stream["marked"].cumsum().to_numpy()
+        is_found = stream["log_e"].to_numpy() >= np.log(ACCUSED)
+        counts.append(marked[is_found.argmax()] if is_found.any() else marked[-1] + 1)
+    return stats.median(np.array(counts, dtype=float))
+
+
 def until_found(
     streams: pd.DataFrame,
     rarities: Sequence[int] = RARITIES,
@@ -281,6 +385,56 @@ def relative(found: pd.DataFrame, every: int, horizon: int = HORIZON) -> stats.E
     )
 
 
+def draw_gained(gained: pd.DataFrame, caption: str) -> Figure:
+    """Draw the :func:`medians` of the notebook's records and of this run."""
+    table = answers.beside(gained, NOTEBOOK, "gained")
+    figure = panels(
+        table.assign(every=table["every"] + " watermarked"),
+        "every",
+        by="bet",
+        panel="run",
+        title="Texts until a key is found, single bet and mixture",
+        caption=f"this run: {caption}",
+        ylabel=f"median number of texts (at most {HORIZON:,})",
+        yscale="log",
+    )
+    return record.save_figure(figure, "gained")
+
+
+def gained_in_words(until: pd.DataFrame, watched: pd.DataFrame) -> str:
+    """Word how many texts the mixture and the single bet need, and how often each of them raises a
+    false alarm.
+
+    Args:
+        until: of :func:`until_found`.
+        watched: of :func:`accused`.
+    """
+    table = medians(until).set_index(["every", "bet"])
+    sentences = []
+    for every in until["every"].unique():
+        name = f"1 in {every}"
+        mixture, single = (table.loc[(name, bet)] for bet in (EIGHT, SINGLE))
+        ratio = relative(until, every)
+        sentences.append(
+            f"**{name}** watermarked: the median is {_median_in_words(mixture)} texts with the"
+            f" mixture and {_median_in_words(single)} with the single bet; the first mean divided"
+            f" by the second is **{number(ratio.value, 2)}** ({number(ratio.low, 2)} to"
+            f" {number(ratio.high, 2)}); {mixture['share']:.0%} and {single['share']:.0%} of the"
+            f" streams are found within {HORIZON:,} texts."
+        )
+    alarms = largest(watched, {MIXTURE: "with the mixture", BET: "with the single bet"})
+    n_keys = until["key_id"].nunique()
+    means = f"In a mean, a stream that is not found counts {HORIZON:,} texts; n = {n_keys} keys."
+    return f"{' '.join(sentences)} {means} {alarms} 5% is allowed."
+
+
+def _median_in_words(row: pd.Series) -> str:
+    """The median number of texts, with its interval."""
+    if row["value"] >= HORIZON:
+        return f"more than {HORIZON:,}"
+    return f"{row['value']:,.0f} ({row['low']:,.0f} to {row['high']:,.0f})"
+
+
 def kept(
     marked: Sequence[TextGradient],
     key: perturb.Key,
@@ -342,6 +496,31 @@ def flat_information(plain: Sequence[TextGradient], sigma: float) -> float:
     d = plain[0].unit().numel()
     trace = np.mean([gradient.norm**2 for gradient in plain])
     return sigma**2 * learning.unevenness(plain) * trace / d
+
+
+def loss_in_words(c: float, model: str) -> Markdown:
+    """Say for each record and for this run after how many watermarked texts half of ψ is gone."""
+
+    def half_gone(c: float) -> str:
+        return f"c = {c:.5f}: half of ψ is gone after about 1/c = {1 / c:,.0f} watermarked texts."
+
+    found = {answers.title(run): half_gone(run.results["c"]) for run in runs.references(NOTEBOOK)}
+    return answers.listed(found, half_gone(c), model)
+
+
+def forged_in_words(forged: pd.DataFrame) -> str:
+    """Word ψ and the innovation of the forged texts (rows of :func:`forged`), and how many keys
+    reached a wealth of 20 during the queries. Older records lack the wealth.
+    """
+    psi, innovation = (stats.interval(forged[name]) for name in ("psi", "innovation"))
+    sentence = f"Forged texts (n = keys): mean ψ **{psi}**; mean innovation **{innovation}**."
+    if "log_e" not in forged:
+        return sentence
+    n_rich = int((forged["log_e"] >= np.log(ACCUSED)).sum())
+    return (
+        f"{sentence} The wealth of the mixture reached {ACCUSED} during the queries for {n_rich} of"
+        f" {len(forged)} keys."
+    )
 
 
 def forged(

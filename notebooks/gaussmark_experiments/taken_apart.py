@@ -31,6 +31,7 @@ from gaussmark_lib import models, perturb, score, stats
 from gaussmark_lib.gradients import TextGradient, of_pairs
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark
+from gaussmark_lib.workbench import words
 from gaussmark_lib.workbench.pairs import means
 
 MARKED = "watermarked"
@@ -51,6 +52,35 @@ TESTS = (
     (AT_THETA, EXACT),
     (AT_MOVED, EXACT),
 )
+
+# Steps from the rival's use of ψ, in this order; the prompt is unknown if nothing else is said.
+TO_THETA = "gradient at θ, not at θ + ξ"
+TO_RATIO = "then the ratio, not ψ at θ"
+TO_BOTH = "both: the ratio, not ψ at θ + ξ"
+TO_EXACT = "ψ at θ: exact threshold"
+TO_KNOWN = "ψ at θ, exact: prompt known"
+STEPS = {  # step → (prompt, statistic, threshold) after it and before it
+    TO_THETA: (
+        (UNKNOWN, AT_THETA, EMPIRICAL),
+        (UNKNOWN, AT_MOVED, EMPIRICAL),
+    ),
+    TO_RATIO: (
+        (UNKNOWN, RATIO, EMPIRICAL),
+        (UNKNOWN, AT_THETA, EMPIRICAL),
+    ),
+    TO_BOTH: (
+        (UNKNOWN, RATIO, EMPIRICAL),
+        (UNKNOWN, AT_MOVED, EMPIRICAL),
+    ),
+    TO_EXACT: (
+        (UNKNOWN, AT_THETA, EXACT),
+        (UNKNOWN, AT_THETA, EMPIRICAL),
+    ),
+    TO_KNOWN: (
+        (KNOWN, AT_THETA, EXACT),
+        (UNKNOWN, AT_THETA, EXACT),
+    ),
+}
 
 
 def measured(
@@ -190,6 +220,60 @@ def gain(
     columns = [of_test.loc[test].set_index(["key", "text"])["hit"] for test in (new, old)]
     difference = columns[0] - columns[1]
     return stats.interval(difference, cluster=difference.index.get_level_values("key"))
+
+
+def steps(table: pd.DataFrame, kind: str, level: float) -> pd.DataFrame:
+    """Return how many more watermarked texts each step detects on the way from the rival's use of ψ
+    to this project's test and to the likelihood ratio: ``step``, and an estimate.
+
+    Args:
+        table: of :func:`measured`.
+        kind: of the human texts that set the thresholds.
+    """
+    hits = detected(table, kind, [level])
+    rows = []
+    for step, (new, old) in STEPS.items():
+        rows.append({"step": step, **gain(hits, level, new, old).row()})
+    return pd.DataFrame(rows)
+
+
+def steps_in_words(table: pd.DataFrame) -> str:
+    """Say what the likelihood ratio gains over ψ at θ + ξ, and how much of this gain ψ at θ has,
+    too, in one run's :func:`steps`.
+    """
+    shown = {}
+    for row in table.to_dict("records"):
+        value = words.number(row["value"], 3)
+        low = words.number(row["low"], 3)
+        high = words.number(row["high"], 3)
+        shown[row["step"]] = f"{value} ({low} to {high})"
+    return (
+        f"the ratio gains {shown[TO_BOTH]}: ψ at θ instead of ψ at θ + ξ gains"
+        f" **{shown[TO_THETA]}**, and the ratio instead of ψ at θ **{shown[TO_RATIO]}**. For ψ at"
+        f" θ, an exact threshold gains {shown[TO_EXACT]}, and then the prompt {shown[TO_KNOWN]}"
+    )
+
+
+def moments(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean and the standard deviation of each statistic, as text, for each kind of text
+    with the prompt and without it.
+    """
+    cells = table.groupby(["prompt", "kind"], sort=False)[list(STATISTICS)]
+    mean = cells.mean().map("{:.2f}".format)
+    deviation = cells.std().map("{:.2f}".format)
+    return (mean + " ± " + deviation).reset_index()
+
+
+def spreads_in_words(scores: pd.DataFrame) -> str:
+    """Compare the spread of the likelihood ratio, without the prompt, of the two kinds of human
+    text in the table of :func:`measured`. The first kind sets the thresholds.
+    """
+    _, kind, other = scores["kind"].unique()
+    spreads = scores[scores["prompt"] == UNKNOWN].groupby("kind")[RATIO].std()
+    return (
+        f"standard deviation of the ratio, prompt unknown: {kind} **{spreads[kind]:.1f}**, {other}"
+        f" **{spreads[other]:.1f}**"
+    )
 
 
 def claims_of(level: float) -> tuple[str, str, str]:

@@ -1,7 +1,7 @@
 """Tables of 16_theory_in_full, for ``panels``: one row per point, with the columns ``curve`` (which
 curve it belongs to), ``value``, and for simulations ``low, high``, a 95% interval.
 
-The models are those of ``beyond.toys``.
+The models are those of ``toys``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
+from gaussmark_experiments.toys import bounds, closed_forms, softmax
+from gaussmark_experiments.toys.softmax import Keys, LinearSoftmax
 from gaussmark_lib import stats
-from gaussmark_lib.beyond.toys import bounds, closed_forms, softmax
-from gaussmark_lib.beyond.toys.softmax import Keys, LinearSoftmax
 from gaussmark_lib.workbench import record
 from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels

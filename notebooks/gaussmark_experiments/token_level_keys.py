@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from matplotlib.figure import Figure
 from scipy.stats import norm
 from transformers import PreTrainedModel
@@ -29,14 +30,17 @@ from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench import (
     rewrite,  # noqa: F401 - registers edits that need a model
     runs,
+    words,
 )
-from gaussmark_lib.workbench.answers import THIS_RUN, title
+from gaussmark_lib.workbench.answers import THIS_RUN, listed, title
 from gaussmark_lib.workbench.pairs import (
     OWN,
     PLAIN,
     Pairs,
     means,
+    numbering,
     shares,
+    times_wider,
 )
 from gaussmark_lib.workbench.plots.panels import panels
 
@@ -46,6 +50,7 @@ HITS = "token keys, hits"
 SUM = "token keys, sum"
 UNEDITED = "unedited"
 SHIFTED = "middle token deleted"
+HIT_RATE = "hit rate of a watermarked token"  # in the results of a record
 LOOKS = {
     ONE: {"color": "#0173b2", "marker": "o"},
     HITS: {"color": "#5e3c99", "marker": "X"},
@@ -178,15 +183,18 @@ def difference(table: pd.DataFrame, scheme: str, base: str, level: float) -> sta
     text.
 
     The interval is that of Agresti and Min (Stat. Med. 24, 2005): Wald's, after ½ is added to each
-    cell of the 2 × 2 table. It has a width even if the two tests agree on all texts.
+    cell of the 2 × 2 table. It has a width even if the two tests agree on all texts. In a pooled
+    record, it is as many times wider as the documents make the interval of the plain mean.
     """
     hits = table.assign(hit=table["p_value"] <= level)
-    hits = hits.pivot(index="text", columns="scheme", values="hit").astype(bool)  # (texts, schemes)
+    text = numbering(table, "text")
+    hits = hits.pivot(index=text, columns="scheme", values="hit").astype(bool)  # (texts, schemes)
     n = len(hits) + 2  # four cells, ½ each
     more = int((hits[scheme] & ~hits[base]).sum())  # detected by the scheme alone
     less = int((~hits[scheme] & hits[base]).sum())  # detected by the base alone
     middle = (more - less) / n
     error = np.sqrt(((more + less + 1) / n - middle**2) / n)
+    error *= times_wider(hits[scheme].astype(float) - hits[base])
     low, high = middle + error * norm.ppf([0.025, 0.975])
     return stats.Estimate((more - less) / len(hits), low, high, len(hits))
 
@@ -321,11 +329,19 @@ def best_in_words(by_alpha: pd.DataFrame) -> str:
 
 
 def detected_in_words(power: pd.DataFrame) -> str:
-    """Say what each test detects at the most tokens of one run's :func:`by_length`."""
+    """Say what each test detects at the most tokens of one run's :func:`by_length`, and what the
+    sum detects at the longest length of at most 2/π of them.
+    """
     n_tokens = power["n_tokens"].max()
     rows = power[power["n_tokens"] == n_tokens]
     listed = ", ".join(f"{row.scheme} **{row.value:.0%}**" for row in rows.itertuples())
-    return f"of {rows['n'].iloc[0]:.0f} texts of {n_tokens} tokens: {listed}"
+    said = f"of {rows['n'].iloc[0]:.0f} texts of {n_tokens} tokens: {listed}"
+    is_short = power["n_tokens"] <= 2 / math.pi * n_tokens
+    shorter = power[(power["scheme"] == SUM) & is_short].sort_values("n_tokens")
+    if shorter.empty:
+        return said
+    longest = shorter.iloc[-1]
+    return f"{said}; the sum over the first {longest.n_tokens} tokens **{longest.value:.0%}**"
 
 
 def differences(notebook: str, after: Mapping[str, stats.Estimate]) -> pd.DataFrame:
@@ -339,6 +355,27 @@ def differences(notebook: str, after: Mapping[str, stats.Estimate]) -> pd.DataFr
         for name, numbers in run.results.get("sum less one key, by change", {}).items()
     ]
     return pd.DataFrame(recorded + rows)
+
+
+def gains_in_words(differences: pd.DataFrame) -> str:
+    """Say after which edits token keys detect more texts than one key, and after which fewer, by
+    the intervals of one run's :func:`differences`.
+    """
+    edits = differences[differences["change"] != UNEDITED]
+    decided = {
+        "**token keys** detect more": edits["low"] > 0,
+        "**one key** detects more": edits["high"] < 0,
+        "Undecided": (edits["low"] <= 0) & (edits["high"] >= 0),
+    }
+    said = []
+    for outcome, is_so in decided.items():
+        listed = []
+        for row in edits[is_so].to_dict("records"):
+            value, basis = words.estimate(row)
+            listed.append(f"*{row['change']}*: {value} {basis}")
+        if listed:
+            said.append(f"{outcome} after {'; '.join(listed)}")
+    return ". ".join(said)
 
 
 def proposition_in_words(rate: float, alpha_0: float, level: float, n_tokens: int) -> str:
@@ -361,6 +398,30 @@ def proposition_in_words(rate: float, alpha_0: float, level: float, n_tokens: in
         f" **{rate:.3f}**. {covered} With {n_tokens} tokens, the exact level of the best test is"
         f" {exact:.3f}."
     )
+
+
+def proposition_by_run(
+    notebook: str,
+    rate: float,
+    alpha_0: float,
+    level: float,
+    n_tokens: int,
+) -> Markdown:
+    """Return :func:`proposition_in_words` for each of a notebook's records, with its own settings,
+    and for this run.
+    """
+    found = {}
+    for run in runs.references(notebook):
+        recorded_rate = run.results.get(HIT_RATE)
+        if recorded_rate is not None:
+            found[title(run)] = proposition_in_words(
+                recorded_rate,
+                run.params["alpha_0"],
+                run.params["level"],
+                run.params["n_tokens"],
+            )
+    here = proposition_in_words(rate, alpha_0, level, n_tokens)
+    return listed(found, here, model="")
 
 
 def by_position(gammas: pd.DataFrame, width: int) -> pd.DataFrame:

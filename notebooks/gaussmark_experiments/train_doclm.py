@@ -15,13 +15,13 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from gaussmark_experiments.doclm import train
 from gaussmark_lib import models, score, stats
 from gaussmark_lib.beyond import joint
 from gaussmark_lib.engine import corpus
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench import answers, runs
-from gaussmark_lib.workbench.doclm import train
 from gaussmark_lib.workbench.plots import style
 
 TESTED = ("dask/", "distributed/")  # the packages of the texts "source"

@@ -31,7 +31,7 @@ project = html_title = "GaussMark workbench"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "notebooks/pages/index"
 include_patterns = ["*.md", "notebooks/**", "papermill_runs/README.md", "data/doclm/README.md"]
-exclude_patterns = [".*", "build", "**/.ipynb_checkpoints"]
+exclude_patterns = [".*", "build", "**/.ipynb_checkpoints", "notebooks/gaussmark_experiments"]
 
 nb_execution_mode = "off"  # the notebooks are committed as executed
 nb_merge_streams = True
@@ -99,7 +99,9 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
 
 
 def _modules() -> list[str]:
-    """The core's modules, the packages around it with their modules, and the experiments."""
+    """The core's modules, the packages around it with their modules, and the experiments with
+    their packages.
+    """
     names = []
     for module in pkgutil.iter_modules(gaussmark_lib.__path__, "gaussmark_lib."):
         names.append(module.name)
@@ -108,7 +110,9 @@ def _modules() -> list[str]:
             names += [
                 found.name for found in pkgutil.iter_modules([folder], f"{module.name}.")
             ]
-    return [*names, "gaussmark_experiments"]
+    inside = pkgutil.iter_modules([str(files.EXPERIMENTS)], "gaussmark_experiments.")
+    packages = [found.name for found in inside if found.ispkg]
+    return [*names, "gaussmark_experiments", *packages]
 
 
 def _finding(run: folder.Run, name: str) -> dict[str, Any]:

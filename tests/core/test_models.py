@@ -16,11 +16,11 @@ import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
 
+from gaussmark_experiments.doclm import train
 from gaussmark_lib import models
 from gaussmark_lib.engine import arithmetic, checkpoints
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.files import EXPERIMENTS, ROOT
-from gaussmark_lib.workbench.doclm import train
 
 WEIGHTS = "model.safetensors"
 TEXTS = ["The quick brown fox jumps over the lazy dog. " * 5]

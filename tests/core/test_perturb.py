@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from gaussmark_experiments.doclm import train
 from gaussmark_lib import generate, keys, perturb, score
 from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.errors import (
@@ -24,7 +25,6 @@ from gaussmark_lib.errors import (
     PerturbedModelError,
 )
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.workbench.doclm import train
 
 W = "model.layers.2.mlp.down_proj.weight"
 SEVERAL = Watermark([W, "model.layers.0.mlp.up_proj.weight"], [0.05, 0.2])

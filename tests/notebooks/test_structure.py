@@ -150,8 +150,7 @@ def test_it_is_small_and_portable(any_notebook):
 # What belongs to a notebook under another name: 00 has the core alone, 05 is a room.
 OTHER_ROOMS = {
     "first_watermark": "gaussmark_lib/perturb.py",
-    "quality": "gaussmark_lib/workbench/quality",
-    "playground": "gaussmark_lib/workbench/widgets/playground.py",
+    "playground": "notebooks/gaussmark_experiments/widgets/playground.py",
 }
 
 

@@ -17,7 +17,7 @@ from gaussmark_lib.files import EXPERIMENTS, ROOT
 MOST_FILES = 22  # at the top of the library
 MOST_LINES = 40  # of its map
 NAME = re.compile(r"``([a-z_]+)``")
-MAPS = sorted([*(ROOT / "gaussmark_lib").rglob("__init__.py"), EXPERIMENTS / "__init__.py"])
+MAPS = sorted([*(ROOT / "gaussmark_lib").rglob("__init__.py"), *EXPERIMENTS.rglob("__init__.py")])
 HEAVY = {"torch", "numpy", "pandas", "transformers"}
 
 

@@ -51,7 +51,7 @@ def test_keeping_a_result_has_one_spelling():
     for path in [*NOTEBOOKS.glob("*.ipynb"), *NOTEBOOKS.glob("solutions/*.ipynb")]:
         for spelling in spellings(_code(path)):
             found[spelling].add(path.name)
-    for path in EXPERIMENTS.glob("*.py"):
+    for path in EXPERIMENTS.rglob("*.py"):
         for spelling in spellings(path.read_text(encoding="utf-8")):
             found[spelling].add(path.name)
     assert len(found["record"]) > 20

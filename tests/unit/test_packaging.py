@@ -126,14 +126,15 @@ def test_the_command_exists_and_every_file_of_the_library_is_packaged():
     assert all((package / "__init__.py").exists() for package in packages)
     found = setuptools["packages"]["find"]
     assert {ROOT / place for place in found["where"]} == {package.parent for package in PACKAGES}
-    assert found["include"] == ["gaussmark_lib*", "gaussmark_experiments"]
+    assert found["include"] == ["gaussmark_lib*", "gaussmark_experiments*"]
     data = [
         f"{package.replace('.', '/')}/{pattern}"
         for package, patterns in setuptools["package-data"].items()
         for pattern in patterns
     ]
-    others = [p for p in tracked.files("gaussmark_lib/**/*") if p.suffix not in (".py", ".pyc")]
-    others = filter(Path.is_file, others)
+    places = [f"{package.relative_to(ROOT)}/**/[!.]*" for package in PACKAGES]
+    files_of_packages = [path for place in places for path in tracked.files(place)]
+    others = [p for p in files_of_packages if p.suffix not in (".py", ".pyc") and p.is_file()]
     assert [path for path in others if not any(path.match(pattern) for pattern in data)] == []
 
 

@@ -10,7 +10,7 @@ draw random numbers take a seed.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 TAIL = 0.9677083  # probability of NF4's outermost quantile, as in bitsandbytes
 PRUNING = ("magnitude", "random", "wanda")
-MERGING = ("linear", "slerp", "task")
+MERGING = ("linear", "slerp", "task", "ties", "dare")
+OF_TASKS = ("task", "ties", "dare")  # which merge what each model learnt since the base
 
 
 def rounded(model: PreTrainedModel, bits: int, *, group: int | None = None) -> PreTrainedModel:
@@ -148,14 +149,20 @@ def merged(
     how: str = "linear",
     *,
     base: PreTrainedModel | None = None,
+    density: float = 0.5,
+    seed: int = 0,
 ) -> PreTrainedModel:
     """Merge several models into one model.
 
     Args:
         shares: a_i, by default 1/n each.
         how: ``"linear"``: Σ a_i θ_i. ``"slerp"``: interpolation of two models on the sphere, which
-            keeps norms. ``"task"``: θ_base + Σ a_i (θ_i − θ_base).
-        base: θ_base, for ``"task"``.
+            keeps norms. ``"task"``: θ_base + Σ a_i δ_i with δ_i = θ_i − θ_base. ``"dare"``: the
+            same with random entries of δ_i, divided by ``density`` (Yu et al. 2023). ``"ties"``:
+            the same with the largest entries of δ_i that agree with the sign of their sum, divided
+            by the a_i of those that agree (Yadav et al. 2023).
+        base: θ_base, for ``"task"``, ``"ties"`` and ``"dare"``.
+        density: the share of each δ_i that ``"ties"`` and ``"dare"`` keep.
 
     Raises:
         InvalidModelError: if there are fewer than two models, if their weights have different names
@@ -170,18 +177,25 @@ def merged(
     if is_too_few or is_slerp_of_others or len(shares) != len(models):
         expected = "two models" if how == "slerp" else "at least two models, with one share each"
         raise InvalidModelError(f"expected {expected}, got {len(models)} and {len(shares)} shares")
-    if how == "task" and base is None:
-        raise InvalidModelError("task: expected base=, the common ancestor of the models")
+    if how in OF_TASKS and base is None:
+        raise InvalidModelError(f"{how}: expected base=, the common ancestor of the models")
+    density = require_between(density, "density", InvalidModelError, low=0, high=1)
     parents = [*models]
-    if how == "task":  # θ_base + Σ a_i (θ_i − θ_base) = Σ a_i θ_i + (1 − Σ a_i) θ_base
+    if how in OF_TASKS:
         parents.append(base)
-        shares.append(1 - sum(shares))
+    draws = np.random.default_rng(seed)
     _refuse_unlike(parents)
     new = deepcopy(models[0])
     weights_of_parents = [dict(model.named_parameters()) for model in parents]
     for name, parameter in new.named_parameters():
         thetas = [wide(weights[name].detach()) for weights in weights_of_parents]
-        parameter.data.copy_(_between(thetas, shares, how))
+        if how in OF_TASKS:
+            *thetas, theta_base = thetas
+            changes = [_kept(theta - theta_base, how, density, draws) for theta in thetas]
+            merger = theta_base + _summed(changes, shares, how)
+        else:
+            merger = _between(thetas, shares, how)
+        parameter.data.copy_(merger)
     return new
 
 
@@ -208,6 +222,29 @@ def _between(thetas: list[Tensor], shares: Sequence[float], how: str) -> Tensor:
     return sum(a * theta for a, theta in zip(shares, thetas, strict=True))
 
 
+def _kept(change: Tensor, how: str, density: float, draws: np.random.Generator) -> Tensor:
+    """The part of a model's change that a merge takes."""
+    if how == "dare":
+        is_kept = torch.from_numpy(draws.random(change.shape, np.float32) < density)
+        return change * is_kept.to(change.device) / density
+    if how == "ties":
+        n_dropped = change.numel() - max(1, round(density * change.numel()))
+        order = change.abs().flatten().argsort()
+        return change.flatten().scatter(0, order[:n_dropped], 0.0).view_as(change)
+    return change
+
+
+def _summed(changes: list[Tensor], shares: Sequence[float], how: str) -> Tensor:
+    """Σ a_i δ_i; for ties, the weighted mean of the changes that have the sign of this sum."""
+    total = sum(a * change for a, change in zip(shares, changes, strict=True))
+    if how != "ties":
+        return total
+    agreeing = [change * (change.sign() == total.sign()) for change in changes]
+    of_those = sum(a * change for a, change in zip(shares, agreeing, strict=True))
+    weight = sum(a * (change != 0) for a, change in zip(shares, agreeing, strict=True))
+    return of_those / weight.clamp_min(torch.finfo(of_those.dtype).tiny)  # 0 where none agrees
+
+
 def fine_tuned(
     model: PreTrainedModel,
     texts: tokens.Texts,
@@ -230,29 +267,63 @@ def fine_tuned(
     Raises:
         InvalidTextError: if a text is too short, or there is no text.
     """
+    require_int(steps, "steps", InvalidModelError, least=0)
+    [(_, tuned)] = fine_tuning(
+        model,
+        texts,
+        [steps],
+        lr=lr,
+        batch_size=batch_size,
+        lora_rank=lora_rank,
+        seed=seed,
+    )
+    return tuned
+
+
+def fine_tuning(
+    model: PreTrainedModel,
+    texts: tokens.Texts,
+    steps: Sequence[int],
+    *,
+    lr: float = 1e-4,
+    batch_size: int = 8,
+    lora_rank: int | None = None,
+    seed: int = 0,
+) -> Iterator[tuple[int, PreTrainedModel]]:
+    """Yield the model of :func:`fine_tuned` after each number of steps of a single training, with
+    this number. Later steps change a yielded model, unless it has an adapter.
+    """
     texts = tokens.Reader(model).texts(texts, "text")
     shortest = min(map(len, texts), default=0)
     if shortest < 2:
         raise InvalidTextError(f"texts: expected at least two tokens in each text, got {shortest}")
-    require_int(steps, "steps", InvalidModelError, least=0)
     new = deepcopy(model)
     adapted = _with_adapter(new, lora_rank, seed) if lora_rank else None
     trained = [parameter for parameter in new.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=lr)
     draws = np.random.default_rng(seed)
     n_per_step = min(batch_size, len(texts))
-    with torch.enable_grad(), evaluating(new):  # no dropout: the same seed, the same model
-        for _ in range(steps):
+    n_done = 0
+    for n_steps in sorted(steps):
+        while n_done < n_steps:
             chosen = draws.choice(len(texts), n_per_step, replace=False)
-            # the first token of a text is its prompt
-            pairs = [(texts[i][:1], texts[i][1:]) for i in chosen]
-            log_p, number = likelihood.token_log_p(new, pairs)
-            is_token = number > 0  # the rest is padding
-            loss = -log_p.sum() / is_token.sum()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-    return adapted.merge_and_unload() if adapted else new
+            _step(new, optimiser, [texts[i] for i in chosen])
+            n_done += 1
+        yield n_steps, deepcopy(adapted).merge_and_unload() if adapted else new
+
+
+def _step(
+    model: PreTrainedModel, optimiser: torch.optim.Optimizer, texts: Sequence[list[int]]
+) -> None:
+    """One step along the mean loss of the texts' tokens."""
+    pairs = [(ids[:1], ids[1:]) for ids in texts]  # the first token of a text is its prompt
+    with torch.enable_grad(), evaluating(model):  # no dropout: the same seed, the same model
+        log_p, number = likelihood.token_log_p(model, pairs)
+        is_token = number > 0  # the rest is padding
+        loss = -log_p.sum() / is_token.sum()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
 
 
 def _with_adapter(model: PreTrainedModel, rank: int, seed: int) -> "PeftModel":
@@ -319,7 +390,7 @@ def bulk(model: PreTrainedModel) -> pd.DataFrame:
     rows = []
     for weight in _linears(model):
         n, m = weight.shape
-        S = torch.linalg.svdvals(wide(weight.value()).double())
+        S = _singular_values(wide(weight.value()).double())
         gap = max(n, m) ** 0.5 - min(n, m) ** 0.5
         if gap:
             floor = S[-1].item() / gap
@@ -332,6 +403,15 @@ def bulk(model: PreTrainedModel) -> pd.DataFrame:
     median_of_kind = table.groupby(kind)["floor"].transform("median")
     table["ratio"] = table["floor"] / median_of_kind
     return table.sort_values("ratio", ascending=False, ignore_index=True)
+
+
+def _singular_values(matrix: Float[Tensor, "n m"]) -> Float[Tensor, " k"]:
+    """The k = min(n, m) singular values, the largest first, as roots of the eigenvalues of the
+    smaller of MMᵀ and MᵀM: several times as fast as a decomposition of M.
+    """
+    narrow = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
+    eigenvalues = torch.linalg.eigvalsh(narrow @ narrow.mT)  # the smallest first
+    return eigenvalues.clamp_min(0).sqrt().flip(0)
 
 
 def _linears(model: PreTrainedModel) -> list[Weight]:

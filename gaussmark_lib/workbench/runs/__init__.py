@@ -22,6 +22,6 @@ A new preset is a YAML file in ``papermill_runs/presets``; nothing here knows a 
 """
 
 from gaussmark_lib.workbench.runs.folder import Run, RunFailedError, reference, references, run
-from gaussmark_lib.workbench.runs.presets import comparable
+from gaussmark_lib.workbench.runs.presets import comparable, rivals
 
-__all__ = ["Run", "RunFailedError", "comparable", "reference", "references", "run"]
+__all__ = ["Run", "RunFailedError", "comparable", "reference", "references", "rivals", "run"]

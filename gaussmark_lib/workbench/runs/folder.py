@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 NUMBERS = ("value", "low", "high", "n")  # of an estimate
 # of the names of a notebook's records in git, by model: what a real model shows comes first
 ENDINGS = ("_smollm2", "_gemma", "")
+# record of some sections of a notebook → the notebook, whose records speak for the other models
+SECTIONS = {"quality_judged": "quality", "kgw_baseline_correction": "kgw_baseline"}
 RECORD_FILES = ("status", "params", "results")  # each a .json file; status is written last
 # in the order of a report: a reader should see first what did not come out as expected
 OUTCOMES = {"not held": "✗", "held": "✓", "at the edge": "~", "too little data": "?"}
@@ -71,7 +73,7 @@ class Run:
         recorded = self.results.get("headline")
         if not recorded:
             return None
-        value, basis = words.estimate(recorded, as_percent=_is_share(recorded))
+        value, basis = words.estimate(recorded, as_percent=is_share(recorded))
         unit = recorded.get("unit") or ""
         value_with_unit = f"{value} {unit}".strip()
         return Headline(name=recorded["sentence"], value=value_with_unit, basis=basis)
@@ -118,7 +120,7 @@ class Run:
             ) from None
 
 
-def _is_share(estimate: dict[str, Any]) -> bool:
+def is_share(estimate: dict[str, Any]) -> bool:
     """Whether the estimate counts hits of n trials. A ratio of two times does not."""
     value, low, high, n = (estimate.get(name) for name in NUMBERS)
     if estimate.get("unit") or None in (value, low, high, n):
@@ -238,10 +240,16 @@ def _weights(partial: Path) -> dict[str, dict[str, str | None]]:
 
 def references(notebook: str) -> list[Run]:
     """Return the records in git that a notebook's claims rest on: on real models first, then on
-    doclm. The notebook's name may have its number or not.
+    doclm. The notebook's name may have its number or not. It may be one of ``SECTIONS``.
     """
-    records = [reference(f"{notebook}{ending}") for ending in ENDINGS]
-    return [record for record in records if record]
+    records = []
+    for ending in ENDINGS:
+        record = reference(f"{notebook}{ending}")
+        if record is None and notebook in SECTIONS:
+            record = reference(f"{SECTIONS[notebook]}{ending}")
+        if record:
+            records.append(record)
+    return records
 
 
 def reference(notebook: str) -> Run | None:

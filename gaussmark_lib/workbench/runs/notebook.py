@@ -42,10 +42,8 @@ PACKAGE = files.ROOT / "gaussmark_lib"
 EXPERIMENTS = files.EXPERIMENTS
 MODEL = files.DATA / "doclm"
 # packages and modules that show, request or keep an answer, but do not compute it
-OUTSIDE = re.compile(
-    r"gaussmark_lib\.workbench\.(answers|plots|widgets(?!\.playground)|cli|runs|record|sweeps)\b"
-)
-# of quality.judge, without its key, which is a secret
+OUTSIDE = re.compile(r"gaussmark_lib\.workbench\.(answers|plots|cli|runs|record|sweeps)\b")
+# of measures.judge, without its key, which is a secret
 JUDGE = ("GAUSSMARK_JUDGE_URL", "GAUSSMARK_JUDGE_MODEL")
 CORPUS = "gaussmark_lib.engine.corpus"
 

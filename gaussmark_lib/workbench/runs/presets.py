@@ -101,3 +101,11 @@ def comparable(model: str, quantity: str, scheme: str) -> "pd.DataFrame":
             if row["quantity"] == quantity and row["scheme"] == scheme:
                 rows.append({"model": name, **row})
     return pd.DataFrame(rows, columns=["model", "value", "error", "most"])
+
+
+def rivals(quantity: str) -> list[dict[str, Any]]:
+    """Return what other papers report of a quantity, each with its ``source``: the rows of the
+    section ``rivals`` in ``papermill_runs/reference/paper.yaml``.
+    """
+    rows = yaml(PAPER.read_text(encoding="utf-8"))["rivals"]
+    return [row for row in rows if row["quantity"] == quantity]

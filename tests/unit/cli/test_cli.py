@@ -14,7 +14,6 @@ import pytest
 from command_lines import answer
 from small_notebooks import code, parameters, write
 
-from gaussmark_lib import files
 from gaussmark_lib.workbench import cli
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
@@ -87,7 +86,6 @@ def test_a_run_that_is_ended_leaves_no_kernel_and_nothing_that_looks_complete(tm
         [*COMMAND, "run", str(notebook), "--records", str(tmp_path / "records")],
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(files.ROOT)},
     )
     while not (pids.exists() and pids.read_text().endswith("\n")):
         assert process.poll() is None, process.stderr.read()
@@ -148,8 +146,7 @@ for words in {ASKED}:
 
 
 def test_help_and_refusals_do_not_wait_for_heavy_packages():
-    environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
-    subprocess.run([sys.executable, "-c", LIGHT], check=True, env=environment, timeout=120)
+    subprocess.run([sys.executable, "-c", LIGHT], check=True, timeout=120)
 
 
 WEIGHT = "model.layers.4.mlp.down_proj.weight"

@@ -288,8 +288,10 @@ def test_a_stream_remembers_what_it_answered(lm, keys, stream, tmp_path, capsys)
     assert is_repeated == [True, False]
     assert repeated["p_given"] == pytest.approx(found[2]["p_given"])
     assert joint.State.load(state).n_texts == 6
+    before = state.read_bytes()
     code, _, err = answer(capsys, *words, keys[1])
     assert (code, "the keys of this state" in err) == (cli.REFUSED, True)
+    assert state.read_bytes() == before, "it was refused before a text was read"
     joint.State(budget=0).save(tmp_path / "full")
     words = [*stream, "--text", TEXTS[0], "--state", str(tmp_path / "full")]
     code, _, err = answer(capsys, *words)
@@ -507,13 +509,3 @@ def test_a_text_and_files_may_be_given_together(lm, detect, tmp_path, capsys):
     code, found, _ = rows(capsys, *detect, "--text", TEXTS[0], str(tmp_path / "a.txt"))
     assert (code, [row["text"] for row in found]) == (0, ["--text", str(tmp_path / "a.txt")])
     assert [row["psi"] for row in found] == [psi(lm, TEXTS[0]), psi(lm, TEXTS[1])]
-
-
-def test_a_stream_refuses_another_key_before_it_reads_a_text(keys, stream, tmp_path, capsys):
-    state = tmp_path / "state"
-    words = ["--text", TEXTS[0], "--state", str(state)]
-    assert answer(capsys, *stream, *words)[0] == 0
-    before = state.read_bytes()
-    code, _, err = answer(capsys, "stream", "--key", keys[1], *words)
-    assert (code, "the keys of this state" in err) == (cli.REFUSED, True)
-    assert state.read_bytes() == before

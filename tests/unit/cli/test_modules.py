@@ -2,7 +2,6 @@
 score through few functions.
 """
 
-import os
 import subprocess
 import sys
 
@@ -39,9 +38,8 @@ print(done, *sorted(passed))
 def test_a_run_passes_few_modules(tmp_path):
     notebook = write(tmp_path / "demo.ipynb", parameters(), code("x"))
     words = ["run", str(notebook), "-p", "x", "2", "--records", str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
     command = [sys.executable, "-c", SCRIPT, *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     code_of_exit, *passed = done.stdout.splitlines()[-1].split()
     assert code_of_exit == "0"
     names = ("folder", "kernel", "forks")
@@ -87,10 +85,8 @@ def test_few_functions_run_before_the_score(lm, keys, tmp_path):
     (tmp_path / "text.txt").write_text("Returns the mean of the values.")
     words = ["detect", "--key", keys[0], str(tmp_path / "text.txt")]
     script = BEFORE_THE_SCORE.format(tests=str(files.ROOT / "tests"))
-    environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", script, *words],
-        env=environment,
         capture_output=True,
         text=True,
         check=True,

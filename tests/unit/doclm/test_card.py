@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 import torch
 
+from gaussmark_experiments.doclm import card, train
 from gaussmark_lib import models
-from gaussmark_lib.workbench.doclm import card, train
 
 RECIPE = train.Recipe(
     vocab=300,

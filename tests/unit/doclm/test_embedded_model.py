@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from gaussmark_experiments.doclm import train
 from gaussmark_lib import models
 from gaussmark_lib.engine import corpus
 from gaussmark_lib.files import DATA
-from gaussmark_lib.workbench.doclm import train
 
 FOLDER = DATA / "doclm"
 

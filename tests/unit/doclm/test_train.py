@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 import torch
 
+from gaussmark_experiments.doclm import train
+from gaussmark_experiments.doclm.train import Muon, Recipe, orthogonalise
 from gaussmark_lib.errors import ParameterError
-from gaussmark_lib.workbench.doclm import train
-from gaussmark_lib.workbench.doclm.train import Muon, Recipe, orthogonalise
 
 RECIPE = Recipe(
     vocab=64,

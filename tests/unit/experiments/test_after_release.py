@@ -16,6 +16,7 @@ from gaussmark_experiments.after_release import HALF, RELEASED, RETRAINED
 from gaussmark_lib import files, gradients, likelihood, perturb, score
 from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.release import attacks, provenance, served
+from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.stats import Estimate
 from gaussmark_lib.workbench.pairs import Pairs
@@ -262,3 +263,65 @@ def test_answers_of_the_engine_are_those_of_their_record():
     findings = after_release.engine_in_all_runs([])
     assert len(findings) == 7
     assert (findings[after_release.THIS_RUN] == "–").all()
+
+
+@pytest.fixture(scope="module")
+def curves():
+    by_name = after_release.trainings(
+        LM, ["LoRA", "full"], "docs", TRAINING, [1, 3], lr=1e-3, batch_size=2
+    )
+    return after_release.curves(LM, PAIRS, WM, HUMAN, by_name, 12, n_releases=3, edited=0.1, seed=2)
+
+
+def test_a_point_of_a_curve_is_the_attack_of_as_many_steps(curves, table):
+    """The attacks train on the same texts with the same seed of 0; so do these curves."""
+    full = curves.texts[curves.texts["curve"] == "full"]
+    assert full.groupby(["steps", "release"]).size().eq(2).all()
+    for n_steps, attack in ((0, RELEASED), (1, "fine-tuned, 1 step"), (3, "fine-tuned, 3 steps")):
+        rows = full[full["steps"] == n_steps]
+        expected = table[table["attack"] == attack]
+        for column in ("psi", "foretold", "nats", "psi_w", "wrong", "share"):
+            assert rows[column].to_numpy() == pytest.approx(expected[column].to_numpy(), abs=1e-3)
+
+
+def test_the_control_of_a_curve_is_the_base_under_every_key(curves):
+    control = curves.control
+    assert control.groupby(["curve", "steps", "release"]).size().eq(2).all()
+    rows = control[(control["curve"] == "full") & (control["steps"] == 3)]
+    tuned = attacks.fine_tuned(LM.model, TRAINING, 3, lr=1e-3, batch_size=2, seed=0)
+    written = after_release.generate.sample(tuned, PROMPTS[:2], 12, seed=3)
+    for number in range(3):
+        expected = score.score(LM.model, PROMPTS[:2], written, WM, [PAIRS.keys[number]])["psi"]
+        psi = rows[rows["release"] == number]["psi"].to_numpy()
+        assert psi == pytest.approx(expected.to_numpy(), abs=1e-3)
+
+
+def test_a_curve_has_findings_once_it_is_long_enough(curves):
+    findings, [check] = after_release.outcomes_of_curves(curves, 0.01)
+    assert findings == []
+    assert check["ok"]
+    steps = curves.texts["steps"].replace(3, after_release.MOST_STEPS)
+    long = curves._replace(texts=curves.texts.assign(steps=steps))
+    findings, _ = after_release.outcomes_of_curves(long, 0.01)
+    assert len(findings) == 2 * 3
+    rows = long.texts[long.texts["curve"] == "LoRA"]
+    last = rows[rows["steps"] == after_release.MOST_STEPS]["psi"].mean()
+    assert findings[0].estimate.value == pytest.approx(
+        last / rows["psi"][rows["steps"] == 0].mean()
+    )
+    marked = curves.control.assign(psi=curves.control["psi"] + 100 + curves.control["release"])
+    with pytest.raises(AssertionError, match="carries no key"):
+        after_release.outcomes_of_curves(curves._replace(control=marked), 0.01)
+
+
+def test_points_of_a_curve_have_measurement_forecast_and_control(curves):
+    points = after_release.along_curves(curves, 0.05)
+    assert len(points) == 2 * 2 * (3 + 3 + 2)
+    rows = curves.texts[(curves.texts["curve"] == "LoRA") & (curves.texts["steps"] == 3)]
+    at = points.set_index(["curve", "steps", "quantity", "what"])["value"]
+    shown = at["LoRA", 3, after_release.DETECTED, after_release.MEASURED]
+    assert shown == pytest.approx((rows["psi"] > 1.645).mean())
+    assert "3 steps" in after_release.curves_in_words(curves.texts, 0.05)
+    assert "0.683" in after_release.worded_rivals()
+    with pytest.raises(ParameterError, match="expected LoRA or full"):
+        after_release.trainings(LM, ["lora"], "docs", TRAINING, [1], lr=1e-3, batch_size=2)

@@ -350,6 +350,9 @@ def test_corrected_texts_are_measured_against_plain_texts_at_temperature_1(corre
     assert not table.duplicated(["measure", "model", "key"]).any()
 
 
+RUNS = ("SmolLM2", "this run")  # the record of doclm has no correction
+
+
 def test_a_correction_in_words_and_as_a_figure(correction):
     _, table, far = correction
     said = kgw_baseline.correction_in_words(table, far)
@@ -357,9 +360,15 @@ def test_a_correction_in_words_and_as_a_figure(correction):
     assert said.startswith("**GaussMark** at temperature 0.200: the cost over keys is -")
     assert f"**{left.value:.0%}** (" in said
     figure = kgw_baseline.draw_correction(table, far, "")
-    assert [axes.get_title() for axes in figure.axes] == ["surprisal", "next token"]
-    labels = [label.get_text() for label in figure.axes[1].get_yticklabels()]
+    panels = {axes.get_title() or axes.get_title("left"): axes for axes in figure.axes}
+    names = [f"{run}, {panel}" for run in RUNS for panel in ("surprisal", "next token")]
+    assert list(panels) == names
+    labels = [label.get_text() for label in panels["this run, next token"].get_yticklabels()]
     assert labels == ["GaussMark", "GaussMark, cooler"]
+    record, _ = runs.references(kgw_baseline.CORRECTION)
+    said = kgw_baseline.correction_in_words(record.table("corrected"), record.table("distances"))
+    assert "**89%** (83% to 92%) of the next token's distance over keys is left" in said
+    assert "distinct_2 (but also of the control, so it says nothing)" in said
 
 
 def test_a_scheme_costs_as_much_as_a_temperature(written):
@@ -491,6 +500,8 @@ def test_the_first_table_says_where_gaussmark_loses_and_wins():
     of_doclm = page[page.index("doclm") :]
     assert kgw_baseline.AT_COST not in of_doclm, "a column without numbers"
     assert "..." not in page, "a cell that pandas has cut"
+    assert "(of plain text that is as surprising, 80 texts, σ as in section 10)" in page
+    assert "<td>1.011 (0.993 to 1.032)</td>" in page, "from the record of the correction"
 
 
 def test_the_ways_of_old_and_new_records_are_the_same():

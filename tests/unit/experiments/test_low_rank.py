@@ -14,6 +14,7 @@ from gaussmark_experiments import low_rank
 from gaussmark_experiments.low_rank import DIVIDED, FORGOTTEN, HUMAN, OWN, RIGHT, VANILLA
 from gaussmark_lib import divergence, gradients, likelihood, perturb, rank_reduce, stats
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.pairs import Pairs
 
 WEIGHTS = [
@@ -111,6 +112,49 @@ def test_tables_over_pairs_are_means_and_their_ratios():
     assert over.loc["k = 4", ["low", "high"]].tolist() == pytest.approx([1 - half, 1 + half])
 
 
+def test_schemes_are_named_by_the_share_that_they_drop_whatever_the_size_of_the_weight():
+    small, large = (
+        pd.DataFrame({"scheme": [VANILLA, *(f"k = {k}" for k in ks), f"k = {ks[1]}, both"]})
+        for ks in ([32, 128], [72, 288])
+    )
+    names = [VANILLA, "12.5% dropped", "50% dropped", "50% dropped, both"]
+    assert list(low_rank.by_share(small, [0.5, 0.125])["scheme"]) == names
+    assert list(low_rank.by_share(large, [0.125, 0.5])["scheme"]) == names
+    merged = low_rank.by_share(small, [0.125, 0.126, 0.5])  # two shares gave the same k
+    assert list(merged["scheme"]) == list(small["scheme"])
+
+
+def test_the_share_of_psi_that_is_left_is_compared_with_the_share_of_directions():
+    psi = {VANILLA: [4.0, 6.0], "k = 5": [3.0, 3.0], "k = 9": [1.0, 3.0], "k = 9, both": [0.0, 0.0]}
+    table = pd.concat(
+        pd.DataFrame({"scheme": scheme, "pair": [0, 1], "psi": values})
+        for scheme, values in psi.items()
+    )
+    left = low_rank.more_than_directions(table, [0.5, 0.9])
+    assert left.value == pytest.approx((4 / 10) / 0.1)
+    assert left.n == 2
+
+
+def test_each_record_says_how_much_of_psi_is_left_and_what_it_costs():
+    records = runs.references("07_low_rank")
+    assert len(records) == 2
+    for run in records:
+        assert low_rank.recorded_left(run).low > 1  # a length, not its square
+    here = pd.DataFrame({"scheme": ["k = 4"], "quantity": [HUMAN], "value": [1.0], "n": [12]})
+    table = low_rank.over_by_run(here, [0.5], "07_low_rank")
+    assert table["run"].unique().tolist() == ["SmolLM2", "doclm", "this run"]
+    assert set(table["quantity"]) == {HUMAN}
+    half = table[table["scheme"] == "50% dropped"].set_index("run")["value"]
+    [smollm2] = [run for run in records if run.params["model"] == "smollm2"]
+    [recorded] = [
+        row["value"]
+        for row in smollm2.results["divided by vanilla's"]
+        if row["scheme"] == "k = 288" and row["quantity"] == HUMAN
+    ]
+    assert half["SmolLM2"] == pytest.approx(recorded)
+    assert half["this run"] == 1
+
+
 def test_what_is_kept_after_edits_is_a_ratio_of_ratios_of_means():
     rows = [
         ("unedited", [4.0, 6.0], [2.0, 6.0]),
@@ -203,25 +247,14 @@ def test_the_projection_that_drops_most_is_found_among_the_left_ones():
     over = low_rank.share_of_psi(pd.DataFrame(rows))
     assert low_rank.of_strongest(over, low_rank.PSI).value == pytest.approx(0.25)
     promised = {VANILLA: np.array([4.0, 4.0]), "k = 9": np.array([1.0, 3.0])}
-    figure = low_rank.draw_one_sigma(over.assign(run="doclm"), promised, "n = 8")
+    figure = low_rank.draw_one_sigma(over.assign(run="doclm"), promised, [0.5])
     assert [axes.get_title("left") or axes.get_title() for axes in figure.axes] == [
         "doclm",
         "this run",
     ]
+    rows_of_figure = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert rows_of_figure == ["k = 9", "k = 10", "50% dropped", "k = 12, right"]
     plt.close("all")
-
-
-def test_a_record_is_divided_by_its_own_vanilla_scheme():
-    table = pd.DataFrame(
-        {
-            "scheme": [VANILLA, VANILLA, "k = 2", "k = 2"] * 2,
-            "pair": [0, 1] * 4,
-            "quantity": [OWN] * 4 + [HUMAN] * 4,
-            "value": [2.0, 2.0, 1.0, 1.0, 4.0, 4.0, 6.0, 6.0],
-        }
-    )
-    over = low_rank.recorded_over(HUMAN)(None, table)
-    assert over[["quantity", "value"]].to_numpy().tolist() == [[HUMAN, 1.5]]
 
 
 def test_what_the_wrong_tests_detect_is_said_for_each_run():

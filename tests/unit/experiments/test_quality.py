@@ -14,12 +14,12 @@ import tiny_models
 import torch
 
 from gaussmark_experiments import quality
+from gaussmark_experiments.measures import benchmarks, compare, judge
 from gaussmark_lib import generate, likelihood, perturb, stats
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import begin, claims, runs
 from gaussmark_lib.workbench.pairs import Pairs
-from gaussmark_lib.workbench.quality import benchmarks, compare, judge
 
 LM = tiny_lm.build()
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
@@ -306,8 +306,8 @@ def of_items(measures, n=40, models=("GaussMark", "strong mark")) -> pd.DataFram
 def test_a_figure_shows_the_records_with_more_items_than_this_run():
     runs_of = quality.with_references(of_items(["distinct_2"]), ["distinct_2"]).groupby("run")
     assert list(runs_of.groups) == ["SmolLM2", "doclm", "this run"]
-    many = quality.with_references(of_items(["distinct_2"], n=80), ["distinct_2"])
-    assert list(many["run"].unique()) == ["doclm", "this run"], "SmolLM2 has no more than 80"
+    many = quality.with_references(of_items(["distinct_2"], n=320), ["distinct_2"])
+    assert list(many["run"].unique()) == ["doclm", "this run"], "SmolLM2 has no more than 300"
     assert set(many["measure"]) == {"distinct_2"}, "and not the record's other measures"
     figure = quality.figure(of_items(["distinct_2"]), "diversity", ["distinct_2"], "", "")
     legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
@@ -318,11 +318,11 @@ def test_each_record_says_its_mean_and_whether_it_is_blind():
     said = quality.in_all_runs(of_items(["distinct_2"]), ["distinct_2"], "tiny").data
     first, second, here = said.splitlines()
     assert first.startswith("- **SmolLM2** (reference): **distinct_2**: under GaussMark, the mean")
-    assert first.endswith("So the measure is blind.")
+    assert first.endswith("n = 300."), "the record of the judged answers"
     assert not second.endswith("So the measure is blind.")
     assert here.startswith("- this run (tiny): **distinct_2**: under GaussMark")
-    of_record = quality.under_strong(of_items(["distinct_2"], n=80), "distinct_2")
-    smollm2, doclm = runs.references("05_quality")
+    of_record = quality.under_strong(of_items(["distinct_2"], n=320), "distinct_2")
+    smollm2, doclm = runs.references(quality.JUDGED)
     assert of_record(smollm2) is None, "too few items"
     assert of_record(doclm).value == pytest.approx(0.0382, abs=1e-4)
 
@@ -373,7 +373,8 @@ def test_the_first_table_is_the_law_and_the_measured_rate():
     rate = quality.human_rate(runs.references("05_quality")[0])
     assert rate.value == pytest.approx(0.924, abs=1e-3)
     assert f"{0.08 * rate.value:.3f} ({0.08 * rate.low:.3f} to" in page
-    assert "temperature" not in page, "no record has the prices of temperatures yet"
+    assert "<th>SmolLM2: costs as much as temperature</th>" in page
+    assert "doclm: costs as much" not in page, "its record has no prices of temperatures"
 
 
 def test_a_record_with_prices_of_temperatures_says_which_costs_as_much(monkeypatch, tmp_path):
@@ -393,7 +394,8 @@ def test_the_closing_sentences_leave_out_what_rests_on_few_items():
     first, second, here = quality.closing(findings, rise, 2.0, 100, "tiny").data.splitlines()
     assert "(reference): For ψ = 4 in a text of 200 tokens, the law says 0.040" in first
     assert "the accuracy in benchmarks changes by **−0.9** points (−1.8 to 0.1), n = 900" in first
-    assert "win rate" not in first, "16 items"
+    assert "For ψ = 3.2 in a text of 128 tokens" in first, "of the judged answers, not of 16 items"
+    assert "the judge's win rate is **−7.2** points above one half (−11.7 to −2.6)" in first
     assert "the judge's win rate is **−6.4** points above one half (−8.5 to" in second
     assert here.startswith("- this run (tiny): For ψ = 2 in a text of 100 tokens, the law says")
     assert "human text costs **0.020** nats per token (0.010 to 0.030), n = 400" in here
@@ -415,3 +417,19 @@ def test_changed_answers_and_power_in_words():
     assert said.endswith("not reliably (power 0.74).") or said.endswith("reliably (power 0.75).")
     sure = quality.churn_in_words(pd.DataFrame([row | {"power for 5 points": 0.9}]))
     assert "probably (power 0.90)" in sure
+
+
+def test_what_lies_above_the_base_models_win_rate_is_said_by_record_and_run():
+    first = quality.win_rates_beside([], "tiny").data
+    assert f"{quality.OVER_DRAW}: **not decided**, −0.03 (−0.09 to 0.03), n = 300." in first
+    assert f"{quality.OVER_BASE} at temperature 1.1: **above 0**, 0.212 (0.163 to 0.260)" in first
+    assert "this run" not in first
+    loss = claims.finding(quality.OVER_DRAW, stats.Estimate(-0.3, -0.4, -0.2, 50), most=0.0)
+    here = quality.win_rates_beside([loss], "tiny").data.splitlines()[-1]
+    assert here.startswith(f"- this run (tiny): {quality.OVER_DRAW}: **below 0**, −0.300")
+
+
+def test_the_row_of_a_scheme_is_its_equivalent_temperature():
+    [record, *_] = runs.references(quality.JUDGED)
+    of_gaussmark = quality.equivalent_of("GaussMark")(record.table("equivalent"))
+    assert str(of_gaussmark) == "1.01 (1 to 1.01), n = 15"

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from gaussmark_experiments import speed
@@ -67,12 +66,6 @@ def fastest(times: pd.DataFrame, task: str, reference: str) -> float:
     return seconds[task] / seconds[reference]
 
 
-def operations(task) -> int:
-    with FlopCounterMode(display=False) as counter:
-        task()
-    return counter.get_total_flops()
-
-
 def score_and_forward(model, n_texts: int):
     """The tasks: a score with one key, and a forward pass over the same texts."""
     prompts, responses = texts(n_texts)
@@ -105,7 +98,7 @@ def counted_by_hand(model) -> float:
 
 def test_a_score_has_no_more_operations_than_the_count_by_hand(smollm2):
     tasks = score_and_forward(smollm2, 2)
-    counted = operations(tasks["score"]) / operations(tasks["forward"])
+    counted = speed.operations(tasks["score"]) / speed.operations(tasks["forward"])
     # the counter leaves out a part of attention, or takes it for dense: a few hundredths
     assert counted == pytest.approx(counted_by_hand(smollm2), abs=0.03)
 

@@ -16,8 +16,10 @@ from gaussmark_experiments.taken_apart import (
     RATIO,
     UNKNOWN,
 )
+from gaussmark_lib import files
 from gaussmark_lib.perturb import Key, Watermark, noise
 from gaussmark_lib.score import score
+from gaussmark_lib.workbench import runs, words
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", sigma=0.4)
 KEYS = [Key.from_seed(i) for i in range(3)]
@@ -104,6 +106,36 @@ def test_statistics_that_are_one_up_to_shift_and_scale_detect_the_same_texts(sco
     assert (apart.max() - apart.min()).max() == pytest.approx(0, abs=1e-9)
 
 
+def test_each_step_is_a_difference_of_two_rates_and_two_steps_make_the_whole(scores):
+    is_own = scores["kind"] == MARKED
+    worse = scores.copy()
+    worse.loc[is_own, AT_MOVED] -= 1  # the gradient at θ + ξ loses a standard deviation
+    steps = taken_apart.steps(worse, "speeches", 0.05)
+    value = steps.set_index("step")["value"]
+    rates = taken_apart.rates(taken_apart.detected(worse, "speeches", [0.05]))
+    own = rates[rates["kind"] == MARKED].set_index(["prompt", "test"])["value"].loc[UNKNOWN]
+    gradient = own[f"{AT_THETA}, {EMPIRICAL}"] - own[f"{AT_MOVED}, {EMPIRICAL}"]
+    assert value[taken_apart.TO_THETA] == pytest.approx(gradient)
+    assert gradient > 0.1
+    assert value[taken_apart.TO_RATIO] == 0  # in this table, a straight-line function of ψ at θ
+    assert value[taken_apart.TO_BOTH] == pytest.approx(gradient)
+    assert value[taken_apart.TO_KNOWN] == 0  # the same statistics with the prompt and without
+    said = taken_apart.steps_in_words(steps)
+    assert said.startswith(f"the ratio gains {gradient:.3f} (")
+    assert "the ratio instead of ψ at θ **0.000 (" in said
+
+
+def test_the_moments_and_spreads_of_each_kind_are_worded(scores):
+    moments = taken_apart.moments(scores).set_index(["prompt", "kind"])
+    cell = scores[(scores["prompt"] == KNOWN) & (scores["kind"] == "source")][RATIO]
+    assert moments.loc[(KNOWN, "source"), RATIO] == f"{cell.mean():.2f} ± {cell.std():.2f}"
+    wider = scores.copy()
+    wider.loc[wider["kind"] == "source", RATIO] *= 2
+    said = taken_apart.spreads_in_words(wider)
+    assert f"speeches **{scores[scores['kind'] == 'speeches'][RATIO].std():.1f}**" in said
+    assert f"source **{2 * scores[scores['kind'] == 'source'][RATIO].std():.1f}**" in said
+
+
 def test_the_exact_test_keeps_its_level_and_a_broken_one_is_seen(scores):
     exact = taken_apart.detected(scores, "speeches", [0.05])
     exact = exact[(exact["threshold"] == EXACT) & (exact["kind"] == "speeches")]
@@ -113,3 +145,15 @@ def test_the_exact_test_keeps_its_level_and_a_broken_one_is_seen(scores):
     rates = taken_apart.rates(right)
     assert rates["value"].tolist() == [right[right["prompt"] == KNOWN]["hit"].mean()] * 2
     assert rates["texts"].tolist() == [400, 400]
+
+
+def test_the_table_of_claims_has_the_two_steps_of_the_record():
+    [record] = runs.references("19_taken_apart")
+    steps = taken_apart.steps(record.table("scores"), record.params["text"], 0.01)
+    page = (files.RUNS / "README.md").read_text(encoding="utf-8")
+    [line] = [line for line in page.splitlines() if line.startswith("| A comparison by")]
+    for step in (taken_apart.TO_THETA, taken_apart.TO_RATIO, taken_apart.TO_BOTH):
+        [row] = steps[steps["step"] == step].to_dict("records")
+        value, low, high = (words.number(row[name], 3) for name in ("value", "low", "high"))
+        said = f"{value} ({low} to {high})"
+        assert said.replace("0.", ".") in line, said

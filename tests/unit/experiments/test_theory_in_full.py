@@ -1,7 +1,7 @@
 """Each row of the tables of 16 is what the toys' functions give for its point."""
 
 from gaussmark_experiments import theory_in_full as theory
-from gaussmark_lib.beyond.toys import softmax
+from gaussmark_experiments.toys import softmax
 from gaussmark_lib.stats import threshold
 
 MODEL, KEYS = softmax.random_model(20, 3, seed=1), softmax.unit_noises(3, 256, 0)

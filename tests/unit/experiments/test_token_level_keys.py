@@ -7,10 +7,11 @@ import tiny_lm
 from scipy.stats import binom, norm
 
 from gaussmark_experiments import token_level_keys as experiment
-from gaussmark_experiments.token_level_keys import HITS, ONE, SHIFTED, UNEDITED
+from gaussmark_experiments.token_level_keys import HITS, ONE, SHIFTED, SUM, UNEDITED
 from gaussmark_lib import generate, score, stats
 from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs
 
 LM = tiny_lm.build()
@@ -137,6 +138,27 @@ def test_what_each_test_detects_is_said_at_the_most_tokens():
     assert said == f"of 12 texts of 32 tokens: {ONE} **90%**, {HITS} **50%**"
 
 
+def test_the_sum_over_fewer_tokens_is_said_next_to_the_hits_of_all():
+    lengths = [8, 20, 21, 32]  # 2/π of 32 tokens are 20.4
+    power = pd.DataFrame({"scheme": SUM, "n_tokens": lengths, "value": [0.1, 0.6, 0.7, 0.9]})
+    said = experiment.detected_in_words(power.assign(n=12))
+    assert said.endswith("; the sum over the first 20 tokens **60%**")
+
+
+def test_the_edits_after_which_one_scheme_detects_more_are_named():
+    ends = {"unedited": (0.1, 0.2), "delete": (-0.5, -0.3), "insert": (0.1, 0.3)}
+    ends["substitute"] = (-0.1, 0.2)
+    rows = [
+        {"change": change, "value": (low + high) / 2, "low": low, "high": high, "n": 12}
+        for change, (low, high) in ends.items()
+    ]
+    said = experiment.gains_in_words(pd.DataFrame(rows))
+    more, less, undecided = said.split(". ")
+    assert more == "**token keys** detect more after *insert*: 0.20 (0.10 to 0.30), n = 12"
+    assert less.startswith("**one key** detects more after *delete*: −0.40")
+    assert undecided.startswith("Undecided after *substitute*: 0.05")
+
+
 def test_the_interval_of_a_paired_difference_covers_it_and_exists_where_all_agree():
     rng, truth = np.random.default_rng(0), 0.15 - 0.05
     covered = []
@@ -157,3 +179,13 @@ def test_the_interval_of_a_paired_difference_covers_it_and_exists_where_all_agre
     alike = experiment.difference(agree, "a", "b", 0.5)
     assert alike.value == 0
     assert -1 < alike.low < 0 < alike.high < 1
+
+
+def test_what_the_proposition_covers_is_said_for_each_record_by_its_own_hit_rate():
+    said = experiment.proposition_by_run("09_token_level_keys", 0.7, 0.5, 0.05, 48).data
+    smollm2, doclm, here = said.splitlines()
+    for line, name in ((smollm2, "token_level_keys_smollm2"), (doclm, "token_level_keys")):
+        [record] = [run for run in runs.references("09_token_level_keys") if run.dir.name == name]
+        assert f"**{record.results[experiment.HIT_RATE]:.3f}**" in line
+        assert f"With {record.params['n_tokens']} tokens" in line
+    assert here == f"- this run: {experiment.proposition_in_words(0.7, 0.5, 0.05, 48)}"

@@ -8,7 +8,7 @@ import tiny_lm
 import torch
 
 from gaussmark_experiments import train_doclm
-from gaussmark_lib.workbench.doclm import train
+from gaussmark_experiments.doclm import train
 
 LM = tiny_lm.build()
 PAGES = ["One page of text.", "Another page, somewhat longer than the first."]

@@ -1,5 +1,7 @@
 from copy import deepcopy
+from functools import partial
 
+import numpy as np
 import pytest
 import tiny_models
 import torch
@@ -120,6 +122,42 @@ def test_fine_tuning_learns_its_texts(model, rank):
     assert torch.equal(theta(still), theta(model))
 
 
+def test_a_training_yields_the_models_of_shorter_trainings(model):
+    alike = {"lr": 3e-3, "batch_size": 2, "seed": 4}
+    for rank in (None, 2):
+        steps = []
+        for n_steps, tuned in attacks.fine_tuning(model, TEXTS, [3, 1], lora_rank=rank, **alike):
+            alone = attacks.fine_tuned(model, TEXTS, n_steps, lora_rank=rank, **alike)
+            torch.testing.assert_close(theta(tuned), theta(alone))
+            steps.append(n_steps)
+        assert steps == [1, 3]
+
+
+def test_merging_by_tasks_keeps_a_part_of_each_change(model):
+    other, base = (tiny_models.build("llama", seed=seed) for seed in (1, 2))
+    a, b, c = map(theta, (model, other, base))
+    merge = partial(attacks.merged, [model, other], [1.0, 0.5], base=base)
+    dare = theta(merge("dare", density=0.25, seed=3)) - c
+    parts = [0 * a, 4 * (a - c), 2 * (b - c), 4 * (a - c) + 2 * (b - c)]
+    nearest = torch.stack([(dare - part).abs() for part in parts]).min(0)
+    assert nearest.values.max() < 1e-5
+    shares = nearest.indices.flatten().bincount(minlength=4) / a.numel()
+    assert torch.allclose(shares, torch.tensor([0.5625, 0.1875, 0.1875, 0.0625]), atol=0.05)
+
+    ties = theta(merge("ties", density=0.2)) - c
+    kept = []
+    for change in (a - c, b - c):
+        largest = change.abs().flatten().sort(descending=True).values
+        kept.append(change * (change.abs() >= largest[round(0.2 * a.numel()) - 1]))
+    for at, merged in enumerate(ties.flatten()):
+        x, y = (change.flatten()[at].item() for change in kept)
+        sign = np.sign(x + 0.5 * y)
+        agreeing = [(s, v) for s, v in ((1.0, x), (0.5, y)) if v and np.sign(v) == sign]
+        weight = sum(s for s, _ in agreeing)
+        expected = sum(s * v for s, v in agreeing) / weight if agreeing else 0.0
+        assert merged.item() == pytest.approx(expected, abs=1e-5)
+
+
 def test_one_more_noise_and_one_matrix_of_another(model):
     wm, key, other = Watermark(NAME, 0.1), Key.from_seed(1), tiny_models.build("llama", seed=1)
     noisy = theta(attacks.renoised(model, wm, key)) - theta(model)
@@ -152,6 +190,11 @@ def test_a_strong_noise_shows_in_the_smallest_singular_values(model):
     assert table["weight"][0] == NAME
     assert table["floor"][0] > 0.03
     assert table["ratio"][0] > 10
+    for name in (NAME, NAME.replace("down", "up")):  # wide and tall
+        S = torch.linalg.svdvals(theta(wide, name).double())
+        floor = attacks.bulk(wide).set_index("weight")["floor"][name]
+        gap = abs(theta(wide, name).shape[0] ** 0.5 - theta(wide, name).shape[1] ** 0.5)
+        assert floor * gap == pytest.approx(S[-1].item(), abs=1e-6)
 
 
 @pytest.mark.parametrize(

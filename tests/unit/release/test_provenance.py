@@ -1,7 +1,6 @@
 import json
 from copy import deepcopy
 
-import gguf
 import numpy as np
 import pytest
 import tiny_gguf
@@ -163,31 +162,12 @@ def test_files_say_what_the_model_says(base, tmp_path, dtype):
 @pytest.mark.parametrize("kind", ["F16", "Q8_0"])
 @pytest.mark.parametrize("name", ["self_attn.q_proj", "mlp.down_proj"])
 def test_a_gguf_file_says_what_the_model_says(tmp_path, kind, name):
-    base = tiny_models.build("llama")
-    weight = Weight(base, f"model.layers.1.{name}.weight")
-    wm = Watermark(weight.name, 0.1)
+    """Also in llama.cpp's order of the rows of q."""
+    _, tokenizer = tiny_gguf.model_and_tokenizer()
+    base = tiny_gguf.grouped(tokenizer)
+    wm = Watermark(f"model.layers.1.{name}.weight", 0.1)
     mine = marked(base, wm, KEYS[0])
-    theta = Weight(mine, weight.name).value().numpy()
-    theirs = {"self_attn.q_proj": "attn_q", "mlp.down_proj": "ffn_down"}[name]
-    if theirs == "attn_q":  # llama.cpp's order of rows
-        n_heads = base.config.num_attention_heads
-        halves = theta.reshape(n_heads, 2, len(theta) // n_heads // 2, -1)
-        theta = halves.swapaxes(1, 2).reshape(theta.shape)
-    columns = -theta.shape[1] % 32  # Q8_0 has blocks of 32
-    assert columns == 0 or kind == "F16" or theirs == "ffn_down"
-    path = tmp_path / "mine.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(3)
-    writer.add_head_count(base.config.num_attention_heads)
-    writer.add_head_count_kv(base.config.num_key_value_heads)
-    number = gguf.GGMLQuantizationType[kind if columns == 0 else "F16"]
-    writer.add_tensor(
-        f"blk.1.{theirs}.weight", gguf.quants.quantize(theta, number), raw_dtype=number
-    )
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    path = tiny_gguf.write(tmp_path / "mine.gguf", mine, tokenizer, tensor_type=kind)
     known = provenance.weights(base, mine, wm, KEYS)
     found = provenance.weights(base, path, wm, KEYS)
     assert np.allclose(found["psi"], known["psi"], rtol=0.01, atol=0.1)

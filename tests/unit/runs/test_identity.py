@@ -26,9 +26,6 @@ FILES = {
     "workbench/plots/__init__": "",
     "workbench/plots/bars": "from gaussmark_lib import unused\nlabel = 'power'",
     "workbench/record": "",
-    "workbench/widgets/__init__": "from gaussmark_lib.workbench.widgets.panel import Panel",
-    "workbench/widgets/panel": "from gaussmark_lib import unused",
-    "workbench/widgets/playground": "from gaussmark_lib import normal",
     "rooms/__init__": "",
     "rooms/one": "",
     "rooms/two": "def later():\n    from gaussmark_lib.rooms.one import thing",
@@ -39,10 +36,9 @@ EXPERIMENTS = {
     "quality": "from gaussmark_lib import normal",
 }
 OURS = ("gaussmark_lib", "gaussmark_experiments")
-PLAYGROUND = {"workbench", "workbench.widgets.playground"}
 TRIED = {f"gaussmark_experiments{name}" for name in ("", ".robustness", ".quality")}
 MODULES = {"score", "normal", "keys", "unused", "circle", "rooms", "rooms.one", "rooms.two"}
-ALL = MODULES | PLAYGROUND | TRIED
+ALL = MODULES | {"workbench"} | TRIED
 NOTEBOOK = [
     "%matplotlib inline\nfrom gaussmark_lib import score",
     "from gaussmark_lib.workbench import record\nimport helper",
@@ -85,8 +81,6 @@ def _write(path: Path, content: str) -> None:
             "from gaussmark_lib.workbench.plots import bars",
             {"workbench"},
         ),
-        ("from gaussmark_lib.workbench.widgets import Panel, panel", {"workbench"}),
-        ("from gaussmark_lib.workbench.widgets import playground", PLAYGROUND | {"normal"}),
         ("from gaussmark_lib.rooms import two", {"rooms", "rooms.one", "rooms.two"}),
         ("from gaussmark_lib import Key, score", {"score", "normal", "keys"}),
         ("from gaussmark_lib import Key as K", {"keys"}),

@@ -15,7 +15,6 @@ import pytest
 from small_notebooks import code, parameters, write
 from sweep_places import finish, same_files, until
 
-from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench import sweeps
 from gaussmark_lib.workbench.sweeps import jobs
@@ -107,7 +106,6 @@ def _scheduler(folder: Path) -> Iterator[tuple[str, subprocess.Popen]]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(files.ROOT)},
     )
     with process:
         yield process.stdout.readline().strip(), process
@@ -149,7 +147,6 @@ def slurm(tmp_path, monkeypatch) -> Path:
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(files.ROOT))
     file = tmp_path / "cluster.yaml"
     file.write_text(
         "kind: slurm\njobs: 1\nmemory: 2GB\ninterface: lo\nworker_extra_args: [--resources GPU=1]\n"
@@ -224,5 +221,4 @@ from gaussmark_lib.workbench.sweeps import jobs
 jobs.described("slurm")[0].close()
 assert signal.getsignal(signal.SIGINT) == signal.{inherited}
 """
-    environment = os.environ | {"PYTHONPATH": str(files.ROOT)}
-    subprocess.run([sys.executable, "-c", source], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", source], check=True)

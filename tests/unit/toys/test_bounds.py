@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from gaussmark_lib.beyond.toys import bounds, closed_forms, softmax
+from gaussmark_experiments.toys import bounds, closed_forms, softmax
 from gaussmark_lib.stats import threshold
 
 RICH = softmax.random_model(1024, 64, temperature=10.0, seed=0)

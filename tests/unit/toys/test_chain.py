@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from gaussmark_lib.beyond.toys import chain, softmax
+from gaussmark_experiments.toys import chain, softmax
 from gaussmark_lib.stats import threshold
 
 MODEL = softmax.random_model(9, 3, seed=7)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from gaussmark_lib.beyond.toys import closed_forms, softmax
+from gaussmark_experiments.toys import closed_forms, softmax
 from gaussmark_lib.stats import interval
 
 CELLS = [(1, 0.5), (1, 5.0), (4, 1.0), (64, 0.2), (64, 4.0), (1024, 0.05)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gaussmark_lib.beyond.toys import softmax
+from gaussmark_experiments.toys import softmax
 from gaussmark_lib.stats import interval, threshold
 
 MODEL = softmax.random_model(12, 2, seed=3)

@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 import tiny_lm
 
+from gaussmark_experiments.widgets import Panel, action, playground, render
+from gaussmark_experiments.widgets.playground import Edit, Question, Session
 from gaussmark_lib import models, perturb
 from gaussmark_lib.perturb import Key
 from gaussmark_lib.workbench.rewrite import apertium
-from gaussmark_lib.workbench.widgets import Panel, action, playground, render
-from gaussmark_lib.workbench.widgets.playground import Edit, Question, Session
 
 ASKED = Question("The function", tiny_lm.WEIGHT, psi=2.0, n_tokens=10)
 

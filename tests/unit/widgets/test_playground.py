@@ -11,14 +11,8 @@ import tiny_lm
 import torch
 from scipy.stats import norm
 
-from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
-from gaussmark_lib.beyond import channel, promise
-from gaussmark_lib.engine import packages
-from gaussmark_lib.errors import InvalidWatermarkError
-from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.workbench import rewrite
-from gaussmark_lib.workbench.widgets import playground
-from gaussmark_lib.workbench.widgets.playground import (
+from gaussmark_experiments.widgets import playground
+from gaussmark_experiments.widgets.playground import (
     EDIT_SEED,
     EDITS,
     PLAIN,
@@ -31,6 +25,12 @@ from gaussmark_lib.workbench.widgets.playground import (
     Session,
     StoppedError,
 )
+from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
+from gaussmark_lib.beyond import channel, promise
+from gaussmark_lib.engine import packages
+from gaussmark_lib.errors import InvalidWatermarkError
+from gaussmark_lib.perturb import Key, Watermark
+from gaussmark_lib.workbench import rewrite
 
 WEIGHT = tiny_lm.WEIGHT
 ASKED = Question("The function", WEIGHT, psi=2.0, n_tokens=12, n_samples=2, seed=5)

@@ -1,0 +1,184 @@
+"""References are stamped only where old and new code agree, and pooled from what commits have."""
+
+import json
+import re
+import subprocess
+
+import pandas as pd
+import pytest
+
+from gaussmark_experiments import after_release, references
+from gaussmark_lib import files
+from gaussmark_lib.stats import Estimate
+from gaussmark_lib.workbench import record, runs, words
+
+
+def test_answers_differ_in_names_outcomes_and_numbers_beyond_a_millionth():
+    old = {"claims": [{"value": 1.0, "outcome": "held", "n": 3}], "sigma": 0.5}
+    close = {"claims": [{"value": 1.0 + 9e-7, "outcome": "held", "n": 3}], "sigma": 0.5}
+    assert list(references.differences(old, close)) == []
+    far = {"claims": [{"value": 1.001, "outcome": "not held", "n": 4}]}
+    assert list(references.differences(old, far)) == [
+        "results.claims[0].n: 3 and 4",
+        "results.claims[0].outcome: held and not held",
+        "results.claims[0].value: 1.0 and 1.001",
+        "results.sigma: 0.5 and None",
+    ]
+    assert list(references.differences([1], [1, 2])) == ["results: [1] and [1, 2]"]
+
+
+def test_every_reference_is_a_notebooks():
+    for name, run in references.records().items():
+        assert run is not None, f"{name} is damaged"
+        assert name.startswith(references.notebook_of(run).name[3:])
+
+
+@pytest.fixture(scope="module")
+def pooled():
+    return references.records()[references.POOLED]
+
+
+def test_the_pooled_record_says_what_its_tables_say(pooled, tmp_path, monkeypatch):
+    monkeypatch.setenv(record.RUN_DIR, str(tmp_path))
+    record.record(after_release.pooled(pooled.table("releases"), pooled.table("served")))
+    again = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert list(references.differences(pooled.results, again)) == []
+    assert pooled.table("releases")["release"].nunique() == pooled.params["n_releases"] == 36
+    assert len({source["seed"] for source in pooled.status["pooled"]}) == 3
+
+
+def test_the_pooled_tables_are_those_of_the_commits_that_it_names(pooled):
+    commits = [source["record in"] for source in pooled.status["pooled"]]
+    try:
+        tables = references.tables_of(commits)
+    except subprocess.CalledProcessError:
+        pytest.skip("a clone without history")
+    for name, table in zip(("releases", "served"), tables, strict=True):
+        pd.testing.assert_frame_equal(pooled.table(name), table, check_dtype=False)
+
+
+def test_security_prints_the_pooled_figures(pooled):
+    """The page is read where it lies, so its numbers are typed."""
+    page = (files.ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    texts, nats = pooled.results["texts"], pooled.results["nats"]
+    phrases = [
+        f"rounding to 4 bits leaves {_short(texts['4 bits'])}",
+        f"singular values leaves {_short(texts['shrunk'])}",
+        f"for {_short(nats['shrunk'], 4)} nats per token of human text",
+    ]
+    assert [phrase for phrase in phrases if phrase not in page] == []
+
+
+def test_security_prints_the_worst_keys():
+    page = (files.ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    records = references.records()
+    toy = records["one_key_in_production"]
+    real = records["one_key_in_production_smollm2"]
+    level = records["level_check_smollm2"]
+    worst = toy.results["audit"]["source"]["max ψ"]
+    real_worst = max(
+        real.results["audit"]["source"]["max ψ"], level.results["spread"]["source"]["largest"]
+    )
+    n_keys = real.params["n_keys"] + level.params["n_fixed_keys"]
+    assert f"flags {words.percent(worst, 0)} of 150 files of source code on doclm" in page
+    assert f"({toy.params['n_keys']:,} keys)" in page
+    assert f"{words.percent(real_worst, 0)} on SmolLM2 ({n_keys} keys" in page
+
+
+CLAIMS = [  # a record, a claim (None: its headline), decimals, what the page multiplies it by
+    ("level_check_smollm2", None, 2, 100),
+    ("layer_sigma_sweep_smollm2", "measured divided by predicted ψ", 2, 1),
+    ("layer_sigma_sweep_smollm2", "change of human text's cross-entropy", 2, 1),
+    ("quality_smollm2", None, 3, 1),
+    ("quality_smollm2", "rise of the cross-entropy on human text divided", 1, 100),
+    ("quality_smollm2", "points of accuracy that GaussMark adds", 2, 1),
+    ("quality_smollm2", "points of accuracy that the strong mark costs", 1, 1),
+    ("quality_smollm2", "win rate above one half", 2, 1),
+    ("after_release_engine", "ψ of answers from a file as exported", 2, 1),
+    ("low_rank_smollm2", "price on human text divided", 2, 1),
+    ("low_rank_smollm2", "price on its own text divided", 2, 1),
+    ("low_rank_smollm2", "share of ψ kept after edits divided", 2, 1),
+    ("token_level_keys_smollm2", "share detected, sum less one key", 2, 1),
+    ("token_level_keys_smollm2", "mean Γ of untouched tokens after substitute", 2, 1),
+    ("token_level_keys_smollm2", "share detected after substitute", 2, 1),
+    ("taken_apart_smollm2", None, 3, 1),
+    (
+        "taken_apart_smollm2",
+        "share detected at 0.01 without the prompt: likelihood ratio with",
+        2,
+        1,
+    ),
+    ("taken_apart_smollm2", "share detected at 0.01 by ψ at θ with the exact threshold", 2, 1),
+    ("level_check", None, 2, 100),
+    ("layer_sigma_sweep", "measured divided by predicted ψ", 2, 1),
+    ("quality", None, 3, 1),
+    ("quality", "win rate above one half", 3, 1),
+    ("low_rank", "price on human text divided", 2, 1),
+    ("kgw_baseline", "tokens needed at level 0.01", 2, 1),
+    ("speed", None, 2, 1),
+    ("token_level_keys", "share detected, sum less one key", 3, 1),
+]
+
+
+@pytest.mark.parametrize(("name", "beginning", "decimals", "unit"), CLAIMS)
+def test_the_papers_claims_have_the_figures_of_the_records(name, beginning, decimals, unit):
+    page = (files.RUNS / "README.md").read_text(encoding="utf-8")
+    table = page.partition("## The paper's claims")[2].partition("\n## ")[0]
+    results = references.records()[name].results
+    if beginning is None:
+        estimate = results["headline"]
+    else:
+        estimate = next(row for row in results["claims"] if row["claim"].startswith(beginning))
+    low, high = (_number(unit * estimate[end], decimals) for end in ("low", "high"))
+    lines = [line for line in table.splitlines() if f"reference/{name}/" in line]
+    assert any(f"({low} to {high}" in line.replace("0.", ".") for line in lines), (low, high)
+    number = _number(unit * estimate["value"], decimals)
+    assert any(number in line.replace("0.", ".") for line in lines), number
+
+
+def test_the_table_names_every_item_of_the_paper_and_its_records_exist():
+    page = (files.RUNS / "README.md").read_text(encoding="utf-8")
+    table = page.partition("## The paper's claims")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    outcomes = ("**confirmed**", "**contradicted**", "**undecidable**", "not recorded yet")
+    assert [row[0] for row in rows if not row[2].startswith(outcomes)] == []
+    for item in ("Fig. 1", "Fig. 2b", "Fig. 3", "Fig. 4", "Fig. 6", "Table 1", "Table 3", "KGW"):
+        assert any(item in row[0] for row in rows), item
+    links = re.findall(r"\]\((reference/[^)]+)\)", table)
+    assert links
+    assert [link for link in links if not (files.RUNS / link).exists()] == []
+
+
+def _number(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}".replace("0.", ".", 1).replace("-", "−")
+
+
+def test_notebook_14_prints_the_pooled_figures(pooled):
+    """In its outputs: the cells read the record, and their prose has no number of its own."""
+    path = files.NOTEBOOKS / "14_after_release.ipynb"
+    text = path.read_text(encoding="utf-8")
+    texts, nats = pooled.results["texts"], pooled.results["nats"]
+    printed = [
+        texts[name] for name in ("4 bits", "fine-tuned, 40 steps", "half the base", "shrunk")
+    ]
+    printed += [nats[name] for name in ("half the base", "mean with 3 siblings", "shrunk")]
+    printed += [pooled.results["student"]]
+    estimates = [str(Estimate(**row)) for row in printed]
+    assert [estimate for estimate in estimates if estimate not in text] == []
+
+
+def _short(estimate: dict, decimals: int = 2) -> str:
+    """Such as ``.92 (.88 to .97)``."""
+    value, low, high = (
+        f"{estimate[name]:.{decimals}f}".replace("0.", ".", 1).replace("-", "−")
+        for name in ("value", "low", "high")
+    )
+    return f"{value} ({low} to {high})"
+
+
+def test_the_record_of_a_section_speaks_for_its_model_and_the_notebooks_for_the_others():
+    assert [run.id for run in runs.references("quality_judged")] == [
+        "quality_judged_smollm2",
+        "quality",
+    ]
+    assert [run.id for run in runs.references("05_quality")] == ["quality_smollm2", "quality"]
