@@ -444,20 +444,13 @@ def exponent(plain: pd.DataFrame) -> Estimate:
     >>> print(exponent(pd.DataFrame(norms)))  # slopes of ½ and 1
     0.75 (-2.43 to 3.93), n = 2
     """
-    return mean(exponents(plain))
-
-
-def exponents(plain: pd.DataFrame) -> pd.Series:
-    """Return the slope of log ‖G‖ against log T of each text of :func:`exponent`, by its number. A
-    text with a single length has none.
-    """
     logs = np.log(plain[["n_tokens", "grad_norm"]])
-    slopes = {}
-    for text, rows in logs.groupby(plain["text"]):
+    slopes = []
+    for _, rows in logs.groupby(plain["text"]):
         if len(rows) > 1:
             slope, _ = np.polyfit(rows["n_tokens"], rows["grad_norm"], deg=1)
-            slopes[text] = slope
-    return pd.Series(slopes)
+            slopes.append(slope)
+    return mean(slopes)
 
 
 def sigma_for_psi(grad_norm: ArrayLike, psi: float) -> float:

@@ -7,9 +7,11 @@ the other documents.
     train       only for documentation: the embedded model's training text, in the seed's order
 
 Pilot and held-out texts never share a document, nor a paragraph of ``SAME`` characters (packages
-repeat each other's licences). So a confirmation never sees a text of the pilot, and another seed
-means other documents as well as other keys. Texts of one document resemble each other: their
-``source`` names the document, to cluster by. The order depends on names alone, not on file sizes.
+repeat each other's licences). So a confirmation never sees a text of the pilot. Another
+seed means another order of the documents. It means other documents only where fewer texts are asked
+for than there are documents: 100 prompts from speeches use all 72 speeches outside the pilot,
+whatever the seed. Texts of one document resemble each other: their ``source`` names the document,
+to cluster by. The order depends on names alone, not on file sizes.
 
 ============== ===================================================== =======================
 kind           a document                                            a text of the pilot has

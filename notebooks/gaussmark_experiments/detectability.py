@@ -116,11 +116,10 @@ def growth_of_norms(table: pd.DataFrame) -> stats.Estimate:
     """Return the exponent of the tokens in ‖G‖ of plain texts (``stats.exponent``)."""
     plain = table[table["kind"] == PLAIN]
     pair = numbering(plain, "prompt")
-    slopes = stats.exponents(plain).rename("slope")
-    # a text that ended early has a pair, and no slope
-    pair_of_text = plain.groupby("text")[pair].first()
-    with_slope = pair_of_text.join(slopes, how="inner")
-    return over_pairs(with_slope.set_index(pair)["slope"])
+    # a text that ended early has one length, and no slope
+    texts = plain.groupby(pair).filter(lambda rows: len(rows) > 1)
+    slopes = texts.groupby(pair)[[*texts.columns]].apply(lambda rows: stats.exponent(rows).value)
+    return over_pairs(slopes)
 
 
 def recorded_power(run: Run, predicted_psi: float = 2.0) -> stats.Estimate:

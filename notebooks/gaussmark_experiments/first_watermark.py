@@ -346,7 +346,7 @@ def estimates(
     table = tables["texts"]
     level = params["level"]
     detected = _detected(table, "psi_watermarked", level)
-    expected = table["expected"].mean()
+    expected = table["expected"].mean()  # of all pairs: a row is a pair
     gap = stats.Estimate(
         detected.value - expected,
         detected.low - expected,

@@ -64,7 +64,7 @@ def untrained(name: str) -> PreTrainedModel:
         "intermediate_size": RECIPE.intermediate,
         "num_hidden_layers": RECIPE.blocks,
         "num_attention_heads": RECIPE.heads,
-        "num_key_value_heads": RECIPE.heads // 2,
+        "num_key_value_heads": RECIPE.heads // 2,  # so that k and v have another shape than q
         "max_position_embeddings": RECIPE.context,
     }
     if name == "qwen2":
@@ -74,15 +74,16 @@ def untrained(name: str) -> PreTrainedModel:
 
 def trained(name: str, folder: Path) -> Path:
     """A checkpoint, with its tokenizer."""
-    if (folder / "config.json").exists():
+    if (folder / "config.json").exists():  # of an earlier call
         return folder
-    texts = train.enough(train.pages(corpus.load(), "train"), RECIPE.steps * RECIPE.batch_tokens)
+    pages = train.pages(corpus.load(), "train")
+    texts = train.enough(pages, RECIPE.steps * RECIPE.batch_tokens)
     tokenizer = train.train_tokenizer(texts, VOCABULARIES[name])
     model = untrained(name).train().to(checkpoints.device_of(None))
     stream = train.token_stream(tokenizer, texts)
     optimiser = torch.optim.AdamW(model.parameters(), lr=RECIPE.lr_others, betas=(0.9, 0.98))
     for step in range(RECIPE.steps):
-        ids = train.batch_at(stream, RECIPE, step).to(model.device)
+        ids = train.batch_at(stream, RECIPE, step).to(model.device)  # (rows, context + 1)
         logits = model(input_ids=ids[:, :-1]).logits
         loss = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()

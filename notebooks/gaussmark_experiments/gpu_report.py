@@ -117,9 +117,10 @@ class Report:
     def __init__(self, options: argparse.Namespace):
         self.options = options
         self.model = _build(options)
-        self.wm = perturb.Watermark(options.weight, 0.0173)
+        self.wm = perturb.Watermark(options.weight, 0.0173)  # σ² = 3e-4, as in the paper
         self.keys = [perturb.Key.from_seed(seed) for seed in range(options.keys)]
         shape = (options.texts, options.prompt + options.tokens)
+        # ids from 3, because 0 to 2 are special tokens
         ids = torch.randint(3, self.model.config.vocab_size, shape).tolist()
         self.x = [row[: options.prompt] for row in ids]
         self.y = [row[options.prompt :] for row in ids]

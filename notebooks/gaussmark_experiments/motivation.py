@@ -398,7 +398,7 @@ def estimates(
     law = strength_and_price(table, _typical_norm(table))
     strength = over_prediction(law, sigma, STRENGTH)
     price = over_prediction(law, sigma, PRICE)
-    multiples = params["strengths"]
+    multiples = params["strengths"]  # of σ
     at_sigma = f"at {multiples[len(multiples) // 2]:.3g} σ"
     found = {
         "correlation of the log likelihood ratio with its gradient form": agreement(middle),
@@ -421,7 +421,7 @@ def summaries(
     what a price buys is computed from their rows.
     """
     table = with_common_sigma(tables["language_model"])
-    d = int(tables["exchange"]["d"].iloc[0])
+    d = int(tables["exchange"]["d"].iloc[0])  # entries of the marked matrix
     return {"language_model": table, "exchange": exchange({d: table})}
 
 
@@ -441,7 +441,7 @@ def with_common_sigma(table: pd.DataFrame) -> pd.DataFrame:
     Raises:
         GaussMarkError: two parts differ by more than rounding.
     """
-    strength = table.groupby("part")["sigma"].rank(method="dense")
+    strength = table.groupby("part")["sigma"].rank(method="dense")  # 1, 2, …
     by_strength = table["sigma"].groupby(strength)
     if (by_strength.max() > (1 + SAME) * by_strength.min()).any():
         found = sorted(table["sigma"].unique())

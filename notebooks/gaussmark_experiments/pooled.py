@@ -228,13 +228,14 @@ def rows_of(
     """Return the tables of a part, with the document of each pair."""
     names = sorted(path.stem for path in part.dir.glob("*.parquet"))
     tables = {name: part.table(name) for name in names}
-    constants = {}
+    constants = {}  # columns that have one value in a part
     if experiment.constants:
         constants = experiment.constants(part.results)
     for name in experiment.pairs.keys() & tables.keys():
         table = tables[name]
         column = experiment.pairs[name]
         if column not in table:
+            # a row per pair, in the order of the pairs
             table[column] = range(len(table))
         table[DOCUMENT] = np.take(documents, table[column])
         tables[name] = table.assign(**constants)
@@ -323,6 +324,7 @@ def pooled_tables(
         for name, table in rows_of(part, experiment, of_pairs).items():
             of_parts.setdefault(name, {})[seed] = table
     whole = {name: stacked(tables) for name, tables in of_parts.items()}
+    # rows of estimates are not evidence of their own
     for name in experiment.estimates.keys() & whole.keys():
         whole[name] = combined_rows(whole[name], experiment.estimates[name])
     return whole | experiment.module.summaries(whole, parts[0].params)
@@ -399,9 +401,9 @@ def pooled_results(
     """Return the results of the pooled record, and the names of those that are of the first part
     alone.
     """
-    params = parts[0].params
+    params = parts[0].params  # the same in all parts, where it matters here
     estimates = module.estimates(tables, params)
-    by_claim: dict[str, dict[int, dict[str, Any]]] = {}
+    by_claim: dict[str, dict[int, dict[str, Any]]] = {}  # sentence → seed → row
     for part in parts:
         for row in part.results["claims"]:
             by_claim.setdefault(row["claim"], {})[part.params["seed"]] = row
@@ -423,6 +425,7 @@ def pooled_results(
         results[name] = results[name] | result if is_partial else result
     results |= {"headline": headline | estimate.row(), "claims": rows}
     results["checks"] = list(checks.values())
+    # what no table decides, and what was not combined, is of one part
     decided = {"headline", "claims", "checks", *numbers}
     undecided = [name for name in parts[0].results if name not in decided]
     of_first = []
@@ -450,7 +453,7 @@ def pool(parts: Sequence[Run], experiment: Experiment, declared: Sequence[int]) 
     )
     params: dict[str, Any] = {"seed": seeds}
     for part in parts:
-        params = part.params | params
+        params = part.params | params  # an older part lacks some
     for name in COUNTS & params.keys():
         params[name] = sum(part.params.get(name, 0) for part in parts)
     starts = [part.status["started"] for part in parts]
@@ -484,7 +487,7 @@ def write(pooled: Pooled, target: Path) -> None:
         for name, table in pooled.tables.items():
             table.to_parquet(partial / f"{name}.parquet")
         files.write_json(partial / "params.json", pooled.params)
-        with _recording(partial):
+        with recording(partial):
             record.record(pooled.results)
         outcomes = [{"params": part.params, "results": part.results} for part in pooled.parts]
         files.write_json(partial / "parts.json", {"parts": outcomes})
@@ -496,7 +499,7 @@ def write(pooled: Pooled, target: Path) -> None:
 
 
 @contextmanager
-def _recording(run_dir: Path) -> Iterator[None]:
+def recording(run_dir: Path) -> Iterator[None]:
     """Let ``record`` write into a folder."""
     before = os.environ.get(record.RUN_DIR)
     os.environ[record.RUN_DIR] = str(run_dir)
@@ -513,6 +516,7 @@ def load(name: str, scratch: Path) -> Run:
     ``scratch``.
     """
     path = Path(name)
+    # a commit's folder
     if ":" in name:
         commit, _, inside = name.partition(":")
         git = ["git", "-C", str(files.ROOT), "archive", commit, inside]

@@ -75,6 +75,7 @@ def measured(lm: models.LM, cell: Cell, prompts: list[list[int]], first_key: int
         seed=first_key,
         batch_size=100,
     )
+    # a detector sees characters, and knows no prompt
     responses = [lm.encode(lm.decode(ids)) for ids in written]
     unknown = [lm.unknown_prompt()] * len(responses)
     weigh = channel.weights(lm.model, EXCHANGED)
@@ -86,7 +87,15 @@ def measured(lm: models.LM, cell: Cell, prompts: list[list[int]], first_key: int
         token_weights=weigh,
         unknown_prompt=lm.unknown_prompt(),
     )
-    scores = score.score(lm.model, unknown, responses, wm, keys, paired=True, token_weights=weigh)
+    scores = score.score(
+        lm.model,
+        unknown,
+        responses,
+        wm,
+        keys,
+        paired=True,  # each text under the key that wrote it
+        token_weights=weigh,
+    )
     table = scores.merge(promises.drop(columns="n_tokens"), on="text")
     rows = table.to_dict("records")
     table["is_cautioned"] = [bool(verdict.cautions(row)) for row in rows]
@@ -118,7 +127,8 @@ def main() -> None:
         start = time.monotonic()
         lm = models.load(cell.model)
         prompts = prompts_for(lm, questions, arguments.n)
-        table = measured(lm, cell, prompts, FIRST_KEY + 100_000 * number)
+        first_key = FIRST_KEY + 100_000 * number  # no two cells share a key
+        table = measured(lm, cell, prompts, first_key)
         table.to_parquet(arguments.out / f"{number}.parquet")
         seconds = time.monotonic() - start
         print(f"{name}: {int(table['is_cautioned'].sum())} cautions; {seconds:.0f} s")

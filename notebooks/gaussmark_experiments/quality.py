@@ -1010,6 +1010,26 @@ def equivalents_in_words(equivalent: pd.DataFrame) -> str:
     return f"Plain text is as surprising at temperature: {listed}. The intervals rest on n = {n}."
 
 
+def equivalents_beside(equivalent: pd.DataFrame, model: str) -> Markdown:
+    """Say in each record and in this run which temperature GaussMark costs, and then which each
+    contender costs (:func:`equivalents_in_words`).
+    """
+    of_gaussmark = equivalent_of(GAUSSMARK)
+    # they meet half way
+    options = {"nearer to 1.01": (-np.inf, 1.055), "nearer to 1.1": (1.055, np.inf)}
+    nearer = answers.answer(
+        JUDGED,
+        answers.from_table("equivalent", of_gaussmark),
+        of_gaussmark(equivalent),
+        options,
+        heading="Temperature that is equivalent to GaussMark",
+        model=model,
+    )
+    listed = answers.sentences(JUDGED, equivalents_in_words, model=model, equivalent=equivalent)
+    # words between the lists, or Markdown joins them
+    return Markdown(f"{nearer.data}\n\nOf all contenders:\n\n{listed.data}")
+
+
 def equivalent_of(scheme: str) -> Callable[[pd.DataFrame], stats.Estimate]:
     """Return a function from :func:`equivalent_temperatures` to a scheme's row."""
     return lambda table: _estimate(table.set_index("scheme").loc[scheme])

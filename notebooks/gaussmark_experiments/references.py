@@ -10,7 +10,8 @@ present code would reproduce.
 and by this checkout. If every number and outcome agrees to 1e-6, the record's ``status.json`` gets
 the present code's version and, under ``stamped``, what was compared. A record of times (10) cannot
 be compared like this. ``pool`` makes one record of several, if a notebook was recorded more than
-once: ``after_release_pooled`` holds the measurements, their commits, and the pooled results.
+once: ``after_release_pooled`` holds the measurements, their commits, and the pooled results. Parts
+of one record that were declared together have a command of their own, ``pooled``.
 """
 
 import json
@@ -21,17 +22,15 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
-from io import BytesIO
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pandas as pd
 
-from gaussmark_experiments import after_release
+from gaussmark_experiments import after_release, pooled
 from gaussmark_lib import files
-from gaussmark_lib.workbench import record as recording
+from gaussmark_lib.workbench import record
 from gaussmark_lib.workbench.runs import folder
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
@@ -64,18 +63,18 @@ def is_current(run: folder.Run) -> bool:
     return run.status.get("code") == notebook_of(run).code
 
 
-def keep(record: Path) -> None:
+def keep(path: Path) -> None:
     """Make a complete record of ``papermill_runs`` the reference of its notebook."""
-    run = folder.load(record)
+    run = folder.load(path)
     if run is None:
-        sys.exit(f"{record}: expected the folder of a complete record")
-    name = record.resolve().parent.name[3:]
+        sys.exit(f"{path}: expected the folder of a complete record")
+    name = path.resolve().parent.name[3:]
     target = REFERENCES / name
     # figures only if the old reference has figures, which a page then shows
     left_out = [] if (target / "figures").is_dir() else ["figures"]
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(record, target, ignore=shutil.ignore_patterns(*left_out))
-    print(f"{record} is {target.relative_to(ROOT)}")
+    shutil.copytree(path, target, ignore=shutil.ignore_patterns(*left_out))
+    print(f"{path} is {target.relative_to(ROOT)}")
 
 
 def stamp(run: folder.Run) -> bool:
@@ -91,6 +90,7 @@ def stamp(run: folder.Run) -> bool:
         git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", old, commit], check=True)
         try:
+            # each checkout runs its own notebook with its own library
             answers = [results(tree, source.name, values) for tree in (old, ROOT)]
         finally:
             subprocess.run([*git, "remove", "--force", old], check=True)
@@ -107,28 +107,22 @@ def stamp(run: folder.Run) -> bool:
     return True
 
 
-def of_commit(commit: str, name: str) -> bytes:
-    """Return a file of notebook 14's reference record, as a commit has it."""
-    path = f"{commit}:papermill_runs/reference/after_release/{name}"
-    git = ["git", "-C", str(ROOT), "show", path]
-    return subprocess.run(git, check=True, capture_output=True).stdout
+def records_of(commits: list[str], scratch: Path) -> dict[str, folder.Run]:
+    """Return notebook 14's reference record as each commit has it, unpacked into ``scratch``."""
+    path = "papermill_runs/reference/after_release"
+    return {commit: pooled.load(f"{commit}:{path}", scratch) for commit in commits}
 
 
-def tables_of(commits: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the releases and the served texts of these commits' records, named by commit and
-    number.
-    """
+def tables_of(parts: Mapping[str, folder.Run]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the releases and the served texts of these records, named by commit and number."""
     releases = []
     served = []
-    for commit in commits:
-        content = BytesIO(of_commit(commit, "attacks.parquet"))
-        attacks = pd.read_parquet(content)
-        of_record = after_release.by_release(attacks)
+    for commit, part in parts.items():
+        of_part = after_release.by_release(part.table("attacks"))
         # numbers of releases and pairs begin at 0 in each record
-        named = _named(commit, of_record["release"])
-        releases.append(of_record.assign(release=named))
-        content = BytesIO(of_commit(commit, "served.parquet"))
-        texts = pd.read_parquet(content)
+        named = _named(commit, of_part["release"])
+        releases.append(of_part.assign(release=named))
+        texts = part.table("served")
         named = _named(commit, texts["pair"])
         served.append(texts.assign(pair=named))
     return pd.concat(releases, ignore_index=True), pd.concat(served, ignore_index=True)
@@ -139,40 +133,41 @@ def _named(commit: str, numbers: pd.Series) -> pd.Series:
 
 
 def pool(commits: list[str]) -> None:
-    """Make one record of several: tables, sources and pooled results."""
-    statuses = [json.loads(of_commit(commit, "status.json")) for commit in commits]
-    params = [json.loads(of_commit(commit, "params.json")) for commit in commits]
+    """Make one record of several: tables, sources and pooled results. They were not declared
+    together and differ in their numbers of releases, so ``pooled.pool`` would refuse them.
+    """
     target = REFERENCES / POOLED
     target.mkdir(exist_ok=True)
-    releases, served = tables_of(commits)
+    with tempfile.TemporaryDirectory() as scratch:
+        parts = records_of(commits, Path(scratch))
+        releases, served = tables_of(parts)
     releases.to_parquet(target / "releases.parquet")
     served.to_parquet(target / "served.parquet")
     sources = []
-    for commit, of, status in zip(commits, params, statuses, strict=True):
-        source = {
-            "record in": commit,
-            "seed": of["seed"],
-            "n_releases": of["n_releases"],
-            "commit": status["commit"],
-            "code": status["code"],
-            "finished": status["finished"],
-        }
+    for commit, part in parts.items():
+        source = {"record in": commit}
+        for name in ("seed", "n_releases"):
+            source[name] = part.params[name]
+        for name in ("commit", "code", "finished"):
+            source[name] = part.status[name]
         sources.append(source)
-    status_of_pool = {
+    *_, last = parts.values()
+    status = {
         "status": "complete",
         "pooled": sources,
-        "started": statuses[0]["started"],
-        "finished": statuses[-1]["finished"],
-        "seconds": sum(status["seconds"] for status in statuses),
+        "started": min(part.status["started"] for part in parts.values()),
+        "finished": last.status["finished"],
+        "seconds": sum(part.status["seconds"] for part in parts.values()),
     }
-    files.write_json(target / "status.json", status_of_pool)
-    of_all = {"seed": [of["seed"] for of in params]}
-    of_all["n_releases"] = sum(of["n_releases"] for of in params)
-    of_all["n_served"] = sum(of["n_served"] for of in params)
-    files.write_json(target / "params.json", params[-1] | of_all)
+    files.write_json(target / "status.json", status)
+    # the parameters of the pool: all seeds, and sums of sizes
+    of_all = {"seed": [source["seed"] for source in sources]}
+    for name in ("n_releases", "n_served"):
+        of_all[name] = sum(part.params[name] for part in parts.values())
+    files.write_json(target / "params.json", last.params | of_all)
     (target / "results.json").unlink(missing_ok=True)
-    with patch.dict(os.environ, {recording.RUN_DIR: str(target)}):
-        recording.record(after_release.pooled(releases, served))
+    with pooled.recording(target):
+        record.record(after_release.pooled(releases, served))
 
 
 def results(tree: Path, notebook: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -183,8 +178,8 @@ def results(tree: Path, notebook: str, values: dict[str, Any]) -> dict[str, Any]
         subprocess.run(
             [sys.executable, "-c", ASK, notebook, json.dumps(values)], env=env, cwd=tree, check=True
         )
-        [record] = Path(root).glob("*/*/results.json")
-        return json.loads(record.read_text())
+        [path] = Path(root).glob("*/*/results.json")
+        return json.loads(path.read_text())
 
 
 ASK = """

@@ -501,6 +501,7 @@ def estimates(
     psi_at_most = psi_after(table, most)
     norm_at_most = psi_after(table, most, "norm")
     signal = psi_after(table, most, "signal")
+    # (pairs, edits)
     by_prompt = psi_after(tables["prompts"], strength)
     by_people = psi_after(tables["people"], strength)
     substituted = f"{strength:.0%} of their tokens substituted"

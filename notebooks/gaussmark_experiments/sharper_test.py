@@ -672,6 +672,7 @@ def likelihood_gain(ratios: pd.DataFrame, level: float) -> stats.Estimate:
     """
     own = ratios[ratios["kind"] == OWN]
     by_pair = own.set_index(numbering(own, "pair"))
+    # two tests of the same texts
     by_ratio = by_pair["p_value"] <= level
     by_psi = by_pair["p_psi"] <= level
     return over_pairs(by_ratio.astype(float) - by_psi)
@@ -715,7 +716,7 @@ def numbers(
     params: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the other recorded results that the tables decide."""
-    of_spread = tables["spread"]
+    of_spread = tables["spread"]  # one matrix, and several
     return {
         "bend": by_matrices(of_spread, "psi", "forecast"),
         "price": by_matrices(of_spread, "human", "own"),

@@ -22,6 +22,7 @@ detect equally well, each with a threshold of its own. Beyond second order, they
 the length of the gradient depends on the key.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -246,7 +247,8 @@ def steps_in_words(table: pd.DataFrame) -> str:
         value = words.number(row["value"], 3)
         low = words.number(row["low"], 3)
         high = words.number(row["high"], 3)
-        shown[row["step"]] = f"{value} ({low} to {high})"
+        interval = "no interval" if math.isnan(row["low"]) else f"{low} to {high}"
+        shown[row["step"]] = f"{value} ({interval})"
     return (
         f"the ratio gains {shown[TO_BOTH]}: ψ at θ instead of ψ at θ + ξ gains"
         f" **{shown[TO_THETA]}**, and the ratio instead of ψ at θ **{shown[TO_RATIO]}**. For ψ at"

@@ -124,3 +124,21 @@ def test_means_and_shares_are_those_of_each_cell():
     assert mean["value"].to_dict() == {"b": 3.0, "a": 2.0}
     assert mean.loc["b", "low"] == stats.interval([1.0, 5.0]).low
     assert pairs.shares(table, ["x"], 0.05)["value"].tolist() == [1.0, 0.0]
+
+
+def test_documents_widen_shares_of_texts_and_differences():
+    """Ten documents, each with three texts that agree: as much evidence as ten texts."""
+    hits = np.repeat([True, False], [12, 18])
+    table = pd.DataFrame({"p_value": np.where(hits, 0.01, 0.5), "scheme": "a"})
+    documents = np.repeat(np.arange(10), 3)
+    [row] = pairs.shares(table.assign(document=documents), ["scheme"], 0.05).to_dict("records")
+    clustered = stats.share(hits, cluster=documents)
+    assert (row["low"], row["high"]) == (clustered.low, clustered.high)
+    assert row["n"] == 30
+    by_pair = pd.Series(hits.astype(float), pd.Index(documents, name="document"))
+    ends = [stats.mean(by_pair, cluster=labels) for labels in (documents, None)]
+    widths = [estimate.high - estimate.low for estimate in ends]
+    assert pairs.times_wider(by_pair) == pytest.approx(widths[0] / widths[1])
+    assert pairs.times_wider(pd.Series(hits.astype(float))) == 1.0
+    # next to a run without documents, a pooled record's rows count as that run's
+    assert pairs.numbering(table.assign(document=None), "pair") == ["pair"]

@@ -118,7 +118,8 @@ def bench(
         folder=root / f"{experiment.id_of(setting)}.cells",
     )
     target = root / work.id
-    done = folder.load(target) or _run(work, target)
+    done = folder.load(target) or _run(work, target)  # answered from its record, if there is one
+    # the columns that --quick leaves out are those of the reference record
     reference = reference_of(model) if quick else None
     tables = shown(done.results, experiment.COLUMNS, reference)
     for title, rows in tables.items():
@@ -141,7 +142,7 @@ def _run(work: Any, target: Path) -> folder.Run:
             bar.set_postfix_str(name)
             complete()
             bar.update()
-    with folder.hidden(target) as partial:
+    with folder.hidden(target) as partial:  # complete, or not there
         params = asdict(work.setting) | {"schemes": list(work.names.values())}
         files.write_json(partial / "params.json", params | {"columns": work.columns})
         files.write_json(partial / "results.json", work.results())

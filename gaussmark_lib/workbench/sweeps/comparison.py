@@ -66,8 +66,10 @@ class Comparison:
     def _table(self, of: Callable[[Run], Mapping[str, str]]) -> pd.DataFrame:
         """A row per name in what ``of`` returns, in the order of their first run."""
         columns = {name: pd.Series(of(run), dtype=object) for name, run in self.runs.items()}
-        rows = list(dict.fromkeys(row for column in columns.values() for row in column.index))
-        table = pd.DataFrame({name: column.reindex(rows) for name, column in columns.items()})
+        rows: dict[str, None] = {}  # a set that keeps its order
+        for column in columns.values():
+            rows |= dict.fromkeys(column.index)
+        table = pd.DataFrame({name: column.reindex([*rows]) for name, column in columns.items()})
         return table.fillna(MISSING)
 
     def html(self) -> str:
@@ -88,6 +90,7 @@ class Comparison:
         for figure, paths in self.figures.items():
             parts.append(f"<h3>{escape(figure)}</h3>")
             images = [_image(name, path) for name, path in paths.items()]
+            # side by side where the page is wide enough
             row = "display:grid;grid-template-columns:repeat(auto-fit,minmax(20em,1fr));gap:1em"
             parts.append(f'<div style="{row}">{"".join(images)}</div>')
         return "\n".join(parts)
@@ -138,7 +141,7 @@ def find(name: str | Path, root: str | Path | None = None) -> Run:
     """
     records = files.records(root)
     path = files.as_path(name, "cannot read the record", GaussMarkError)
-    for place in (path, records / path):
+    for place in (path, records / path):  # a folder of the user, or a name
         if run := folder.load(place):
             return run
     folders = [found.parent for found in records.glob("*/*/status.json")]

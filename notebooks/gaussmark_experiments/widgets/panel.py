@@ -87,7 +87,7 @@ class Panel(w.VBox):
     def __init__(self, session: Session, question: Question, key_seed: int = 1):
         self.session = session
         self.error: Exception | None = None  # of the latest work, with its traceback
-        self._turn = Lock()
+        self._turn = Lock()  # held by the action that works
         self._starters: list[w.Widget] = []  # of work; disabled during work
         self._make_inputs(question, key_seed)
         self._make_actions()
@@ -111,6 +111,7 @@ class Panel(w.VBox):
 
     def _make_inputs(self, start: Question, key_seed: int) -> None:
         name = self.session.lm.name
+        # the session's own model first, once
         names = list(dict.fromkeys([name, *playground.installed_models()]))
         self.model = _field(w.Dropdown, "Model", name, options=names)
         self.prompt = _field(w.Textarea, "Prompt", rows=3)
@@ -144,6 +145,7 @@ class Panel(w.VBox):
         context = tokens.Reader(model).context or 2 * LONGEST  # None: no limit
         self.n_tokens.max = min(LONGEST, context // 2)
         weight = playground.one_weight(model, start.weight)
+        # a caller may ask for a weight that is not among the usual ones
         options = dict.fromkeys([*some_weights(model, None), weight])
         self.weight.options = list(options)
         self.weight.value = weight

@@ -247,7 +247,7 @@ class Session:
             temperature=question.temperature,
             on_step=lambda done, total: report("writing reference texts", done / total),
         )
-        wm = Watermark(question.weight, 1.0)
+        wm = Watermark(question.weight, 1.0)  # ‖G‖ does not depend on σ
         norms = []
         for prompt, text in zip(prompts, self._ended(written), strict=True):
             report("measuring gradients", len(norms) / len(prompts))
@@ -290,10 +290,11 @@ class Session:
             report("writing", share, Draft(words, psis))
 
         curve = []
+        # where the pieces end; short texts have fewer pieces
         lengths = np.unique(np.linspace(1, question.n_tokens, N_PIECES, dtype=int)).tolist()
         for start, end in pairwise([0, *lengths]):
             growing = [i for i, ids in enumerate(responses) if len(ids) == start]
-            if not growing:
+            if not growing:  # all answers have ended
                 break
             self._grow(prompt, responses, growing, end, question, marks, show_draft)
             for kind, first in ((PLAIN, 0), (WATERMARKED, n)):

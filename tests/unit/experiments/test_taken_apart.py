@@ -122,7 +122,7 @@ def test_each_step_is_a_difference_of_two_rates_and_two_steps_make_the_whole(sco
     assert value[taken_apart.TO_KNOWN] == 0  # the same statistics with the prompt and without
     said = taken_apart.steps_in_words(steps)
     assert said.startswith(f"the ratio gains {gradient:.3f} (")
-    assert "the ratio instead of ψ at θ **0.000 (" in said
+    assert "the ratio instead of ψ at θ **0.000 (no interval)**" in said  # all keys agree
 
 
 def test_the_moments_and_spreads_of_each_kind_are_worded(scores):
