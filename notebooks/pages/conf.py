@@ -93,6 +93,7 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         paper=presets.read(presets.PAPER, "file")["models"],
         in_paper=_in_paper,
         pdf=CHROMIUM,
+        commit=lambda: (folder.commit() or "unknown")[:12],
         modules=_modules(),
         presets=sorted(path.stem for path in files.PRESETS.glob("*.yaml")),
     )
@@ -245,13 +246,20 @@ def _describe(app: Any, doctree: Any) -> None:
 
 
 def _print(app: Any, error: Exception | None) -> None:
-    """The short paper as a PDF next to its page, if Chromium is installed."""
+    """The short paper as a PDF next to its page, if Chromium is installed. Links to other pages
+    are left out, because they would name folders of this machine.
+    """
     page = Path(app.outdir) / "notebooks" / "pages" / "short_paper.html"
-    if CHROMIUM and not error and page.exists():
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
-        target = f"--print-to-pdf={page.with_suffix('.pdf')}"
-        command = [CHROMIUM, *options, target, page.as_uri()]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
+    if not CHROMIUM or error or not page.exists():
+        return
+    text = page.read_text(encoding="utf-8")
+    alone = page.with_name("short_paper.alone.html")
+    alone.write_text(re.sub('(<a [^>]*)href="(?!http)[^"]*"', r"\1", text), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
+    target = f"--print-to-pdf={page.with_suffix('.pdf')}"
+    command = [CHROMIUM, *options, target, alone.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    alone.unlink()
 
 
 def _set(app: Any, what: str, name: str, it: Any, options: Any, lines: list[str]) -> None:

@@ -91,20 +91,20 @@ def test_a_number_of_a_page_is_the_mean_of_the_rows_of_its_table(tmp_path):
 
 
 def test_the_site_prints_the_short_paper_if_there_is_a_browser(tmp_path, monkeypatch):
-    folder = tmp_path / "notebooks" / "pages"
-    folder.mkdir(parents=True)
-    browser = tmp_path / "browser"
-    browser.write_text(
-        "#!/bin/sh\nfor option; do case $option in --print-to-pdf=*)"
-        ' echo "$5" > "${option#*=}";; esac; done\n'
-    )
+    pages = tmp_path / "notebooks" / "pages"
+    pages.mkdir(parents=True)
+    browser = tmp_path / "browser"  # "prints" by copying the page, its last argument, to the PDF
+    browser.write_text('#!/bin/sh\ncp "${6#file://}" "${5#--print-to-pdf=}"\n')
     browser.chmod(0o755)
     monkeypatch.setattr(CONF, "CHROMIUM", str(browser))
     CONF._print(SimpleNamespace(outdir=tmp_path), None)
-    assert list(folder.iterdir()) == []
-    (folder / "short_paper.html").touch()
+    assert list(pages.iterdir()) == []
+    (pages / "short_paper.html").write_text(
+        '<a id="a" href="b.html">b</a> <a href="https://c">c</a>'
+    )
     CONF._print(SimpleNamespace(outdir=tmp_path), None)
-    assert (folder / "short_paper.pdf").exists()
+    assert sorted(path.name for path in pages.iterdir()) == ["short_paper.html", "short_paper.pdf"]
+    assert (pages / "short_paper.pdf").read_text() == '<a id="a" >b</a> <a href="https://c">c</a>'
 
 
 def test_the_page_of_the_bench_prints_its_record_if_there_is_one(tmp_path):
