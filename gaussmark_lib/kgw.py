@@ -5,9 +5,10 @@ The previous token and the key seed a random split of the vocabulary. A share γ
 *green*, and the logits of green tokens are raised by δ. A test counts the green tokens among n
 scored tokens. In a text that does not depend on the key, each of them is green with probability γ.
 
-    z = (green − γn) / √(nγ(1 − γ)),     p = 1 − Φ(z)     (``test="z"``, transformers' detector)
-    p = P(Binomial(n, γ) ≥ green)                         (``test="exact"``, ours and the default)
+    z = (green − γn) / √(nγ(1 − γ)),     p = 1 − Φ(z)
+    p = P(Binomial(n, γ) ≥ green)
 
+The first line is ``test="z"``, transformers' detector; the second is ``test="exact"``, the default.
 *Exact* says that the binomial tail is summed up, and not replaced by the normal tail. A green token
 is a rare hit (γ = 1/4), so the binomial tail is heavier than the normal one: the p of the z-test is
 too small, and it raises too many false alarms. The count itself is binomial if the n previous

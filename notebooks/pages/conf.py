@@ -66,7 +66,7 @@ def setup(app: Any) -> None:
     app.add_html_math_renderer("mathml", (_math, None), (_math, None))
     app.connect("source-read", _fill)
     app.connect("doctree-read", _describe)
-    app.connect("autodoc-process-docstring", _literal, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", _set, priority=400)  # before napoleon
     app.connect("build-finished", _print)
 
 
@@ -93,6 +93,7 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         paper=presets.read(presets.PAPER, "file")["models"],
         in_paper=_in_paper,
         pdf=CHROMIUM,
+        commit=lambda: (folder.commit() or "unknown")[:12],
         modules=_modules(),
         presets=sorted(path.stem for path in files.PRESETS.glob("*.yaml")),
     )
@@ -245,30 +246,84 @@ def _describe(app: Any, doctree: Any) -> None:
 
 
 def _print(app: Any, error: Exception | None) -> None:
-    """The short paper as a PDF next to its page, if Chromium is installed."""
-    page = Path(app.outdir) / "notebooks" / "pages" / "short_paper.html"
-    if CHROMIUM and not error and page.exists():
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
-        target = f"--print-to-pdf={page.with_suffix('.pdf')}"
-        command = [CHROMIUM, *options, target, page.as_uri()]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
-
-
-def _literal(app: Any, what: str, name: str, it: Any, options: Any, lines: list[str]) -> None:
-    """Formulas in docstrings, which are indented, become literal blocks; :func:`score.score`
-    is looked for in the whole library.
+    """The short paper as a PDF next to its page, if Chromium is installed. Links to other pages
+    are left out, because they would name folders of this machine.
     """
-    section = literal = False
-    before, made = "", []
-    for line in lines:
+    page = Path(app.outdir) / "notebooks" / "pages" / "short_paper.html"
+    if not CHROMIUM or error or not page.exists():
+        return
+    text = page.read_text(encoding="utf-8")
+    alone = page.with_name("short_paper.alone.html")
+    alone.write_text(re.sub('(<a [^>]*)href="(?!http)[^"]*"', r"\1", text), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
+    target = f"--print-to-pdf={page.with_suffix('.pdf')}"
+    command = [CHROMIUM, *options, target, alone.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    alone.unlink()
+
+
+def _set(app: Any, what: str, name: str, it: Any, options: Any, lines: list[str]) -> None:
+    """Indented blocks of docstrings: formulas are set, and others become literal blocks.
+    :func:`score.score` is looked for in the whole library.
+    """
+    section = inside = False
+    before = ""
+    made: list[str] = []
+    block: list[str] = []
+    for line in [*lines, "end"]:
         if line and not line.startswith(" "):
+            made += _displayed(block)
             section = bool(re.fullmatch(r"(Args|Attributes|Raises|Returns|Yields):", line))
-            literal = False
-        elif line and not (section or literal or before):
-            literal = True
-            made += ["::", ""] if made else []
-        if not literal:  # |z| is no substitution
+            inside = False
+            block = []
+        elif line and not (section or inside or before):
+            inside = not "".join(made[-2:]).endswith("::")  # which make a block themselves
+        if inside:
+            block.append(line)
+        else:  # |z| is no substitution
             line = re.sub(r"(?<![`\w])\|([^|`\s]+)\|", r"\\|\1\\|", line)
-        made.append(re.sub(r":(func|class|meth):`(?=\w+\.)", r":\1:`.", line))
+            made.append(re.sub(r":(func|class|meth):`(?=\w+\.)", r":\1:`.", line))
         before = line
-    lines[:] = made
+    lines[:] = made[:-1]
+
+
+def _displayed(block: list[str]) -> list[str]:
+    """An indented block as reStructuredText."""
+    text = "\n".join(block).rstrip()
+    if not text:
+        return []
+    if not re.search("[Σ⟨‖∫∇·²√]|~ N", text) or re.search('[`"@]', text):
+        return ["::", "", *text.split("\n"), ""]
+    formulas = [f"   {latex(line.strip())}" for line in text.split("\n") if line]
+    return [line for formula in formulas for line in (".. math::", "", formula, "")]
+
+
+FUNCTIONS = {"log", "exp", "sin", "arcsin", "max", "min"}
+SYMBOLS = {
+    **{"Σ": r"\sum ", "∫": r"\int ", "∇": r"\nabla ", "∂": r"\partial ", "‖": r"\Vert "},
+    **{"⟨": r"\langle ", "⟩": r"\rangle ", "≈": r"\approx ", "~": r"\sim ", "·": r"\cdot "},
+    **{"…": r"\dots ", "≥": r"\ge ", "−": "-", "ᵀ": r"^\top ", "²": "^2 ", "#": r"\#"},
+}
+
+
+def latex(formula: str) -> str:
+    """A formula of a docstring, such as ``Σ_s ⟨ξ_s, G_s⟩ / √(n + 1)``, as LaTeX."""
+    formula = re.sub(r"(?<![_^])\{([^{}]*)\}", r"\\{\1\\}", formula)  # {1, 2} is a set
+    formula = re.sub(" {3,}", r" \\quad ", formula)
+    formula = re.sub(r"√\(((?:[^()]|\([^()]*\))*)\)", r"\\sqrt{\1}", formula)
+    word = r"[A-Za-z](?:-?[a-z]+|[A-Z]+)"
+    formula = re.sub(rf"(?<![\\_{{A-Za-z]){word}(?: {word})*", _word, formula)
+    formula = re.sub(r"_(<?[A-Za-z0-9θ]+)", r"_{\1}", formula)
+    formula = re.sub(r"\^(\(\w+\))", r"^{\1}", formula)
+    return "".join(SYMBOLS.get(letter, letter) for letter in formula)
+
+
+def _word(match: re.Match) -> str:
+    """Words between symbols: a function, the d of a derivative, or text."""
+    text = match[0]
+    if text in FUNCTIONS:
+        gap = r"\," if match.string[match.end() :].startswith(" ") else ""
+        return f"\\{text}{gap} "
+    if re.fullmatch("d[a-z]", text):
+        return text
+    return f"\\text{{ {text} }}" if " " in text else f"\\text{{{text}}}"

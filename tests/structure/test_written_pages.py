@@ -91,20 +91,20 @@ def test_a_number_of_a_page_is_the_mean_of_the_rows_of_its_table(tmp_path):
 
 
 def test_the_site_prints_the_short_paper_if_there_is_a_browser(tmp_path, monkeypatch):
-    folder = tmp_path / "notebooks" / "pages"
-    folder.mkdir(parents=True)
-    browser = tmp_path / "browser"
-    browser.write_text(
-        "#!/bin/sh\nfor option; do case $option in --print-to-pdf=*)"
-        ' echo "$5" > "${option#*=}";; esac; done\n'
-    )
+    pages = tmp_path / "notebooks" / "pages"
+    pages.mkdir(parents=True)
+    browser = tmp_path / "browser"  # "prints" by copying the page, its last argument, to the PDF
+    browser.write_text('#!/bin/sh\ncp "${6#file://}" "${5#--print-to-pdf=}"\n')
     browser.chmod(0o755)
     monkeypatch.setattr(CONF, "CHROMIUM", str(browser))
     CONF._print(SimpleNamespace(outdir=tmp_path), None)
-    assert list(folder.iterdir()) == []
-    (folder / "short_paper.html").touch()
+    assert list(pages.iterdir()) == []
+    (pages / "short_paper.html").write_text(
+        '<a id="a" href="b.html">b</a> <a href="https://c">c</a>'
+    )
     CONF._print(SimpleNamespace(outdir=tmp_path), None)
-    assert (folder / "short_paper.pdf").exists()
+    assert sorted(path.name for path in pages.iterdir()) == ["short_paper.html", "short_paper.pdf"]
+    assert (pages / "short_paper.pdf").read_text() == '<a id="a" >b</a> <a href="https://c">c</a>'
 
 
 def test_the_page_of_the_bench_prints_its_record_if_there_is_one(tmp_path):
@@ -170,21 +170,20 @@ def test_what_a_record_does_not_have_is_an_error(text, error):
         CONF.filled(text)
 
 
-def test_formulas_of_docstrings_become_literal_and_their_arguments_stay():
+def test_formulas_of_docstrings_are_set_other_blocks_are_literal_and_arguments_stay():
     lines = [
-        "A sum.",
-        "",
-        "    |a| + b",
-        "",
-        "See :func:`score.score`, |x|.",
-        "",
-        "Args:",
-        "    x: a",
+        *("A sum.", "", "    |a| + b", "", "See :func:`score.score`, |x|::", "", "    code(x)", ""),
+        *("A law:", "", "    p_θ = √(n(1 − γ)),   X^(b) ~ N(0, σ² I) of shape (d_out, K_ij)", ""),
+        *("    y = Σ_t log f(y_<t)", "", "Args:", "    x: a"),
     ]
-    CONF._literal(None, "", "", None, None, lines)
+    CONF._set(None, "", "", None, None, lines)
     assert lines == [
         *("A sum.", "", "::", "", "    |a| + b", ""),
-        *(r"See :func:`.score.score`, \|x\|.", "", "Args:", "    x: a"),
+        *(r"See :func:`.score.score`, \|x\|::", "", "    code(x)", "", "A law:", ""),
+        *(".. math::", ""),
+        r"   p_{θ} = \sqrt{n(1 - γ)}, \quad X^{(b)} \sim  N(0, σ^2  I) \text{ of shape }"
+        r" (d_{out}, K_{ij})",
+        *("", ".. math::", "", r"   y = \sum _{t} \log\,  f(y_{<t})", "", "Args:", "    x: a"),
     ]
 
 

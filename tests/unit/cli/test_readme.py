@@ -2,6 +2,7 @@
 and what the README points to exists.
 """
 
+import json
 import re
 import shlex
 from functools import cache
@@ -144,7 +145,9 @@ def test_every_command_is_one_that_the_parser_takes(tmp_path, monkeypatch, file)
 def test_what_it_points_to_exists():
     for link in re.findall(r"\]\(([^)]+)\)", TEXT):
         assert link.startswith("https://") or (files.ROOT / link).exists(), link
-    for target in re.findall(r"(?:^    |`)make ([a-z-]+)", TEXT, re.MULTILINE):
+    container = json.loads((files.ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    in_container = container["postCreateCommand"].removeprefix("make ").split()
+    for target in re.findall(r"(?:^    |`)make ([a-z-]+)", TEXT, re.MULTILINE) + in_container:
         assert re.search(rf"^{target}:", (files.ROOT / "Makefile").read_text(), re.MULTILINE), (
             target
         )
