@@ -97,6 +97,7 @@ LARGER = "doclm, three larger runs"
 ANSWERS = "ψ of answers "
 OVER_FORECAST = ", divided by the forecast"
 NOTEBOOK = "14_after_release"
+CURVE = "after_release_curve"  # the records of the section on a curve over steps
 MOST_STEPS = 60  # of the curves whose ranges were chosen
 SHARE_LEFT = {FULL: (0.3, 0.8), LORA: (0.6, 1.0)}  # expected after these steps
 Attack = Callable[[PreTrainedModel], PreTrainedModel]
@@ -606,7 +607,7 @@ def outcomes_of_curves(
 
 def draw_curves(points: pd.DataFrame, caption: str) -> Figure:
     """Draw the points of this run under those of the records (:func:`along_curves`)."""
-    table = beside(points, NOTEBOOK, "curve_points")
+    table = beside(points, CURVE, "curve_points")
     titles = table["run"] + ", " + table["curve"] + ": " + table["quantity"]
     table = table.assign(title=titles).sort_values(["run", "curve"], kind="stable")
     return panels(

@@ -31,7 +31,7 @@ WIDEST_LINE = 100
 # Lines of Python, without docstrings: no docstring and no example is cut to save lines. The goals
 # of the design notes were 3,600, 17,500 and 24,000, docstrings included. They were set before GGUF
 # files, llama.cpp, promises and the protocol came in, and before packed statements were unpacked.
-MOST_LINES = {"core": 3_340, "library": 17_500, "tests": 27_100}
+MOST_LINES = {"core": 3_340, "library": 17_500, "tests": 27_050}
 
 MOST_PARAMETERS = 10  # of a public function
 # Ratchet: functions with more, and how many. ``score`` and ``sample`` may stay.

@@ -93,7 +93,7 @@ CLAIMS = [  # a record, a claim (None: its headline), decimals, what the page mu
     ("quality_smollm2", "rise of the cross-entropy on human text divided", 1, 100),
     ("quality_smollm2", "points of accuracy that GaussMark adds", 2, 1),
     ("quality_smollm2", "points of accuracy that the strong mark costs", 1, 1),
-    ("quality_smollm2", "win rate above one half", 2, 1),
+    ("quality_judged_smollm2", "win rate above one half", 3, 1),
     ("after_release_engine", "ψ of answers from a file as exported", 2, 1),
     ("low_rank_smollm2", "price on human text divided", 2, 1),
     ("low_rank_smollm2", "price on its own text divided", 2, 1),
