@@ -246,7 +246,7 @@ def _describe(app: Any, doctree: Any) -> None:
 
 
 def _print(app: Any, error: Exception | None) -> None:
-    """The short paper as a PDF next to its page, if Chromium is installed. Links to other pages
+    """The short paper as a PDF next to its page, if Chromium is installed. Links to others
     are left out, because they would name folders of this machine.
     """
     page = Path(app.outdir) / "notebooks" / "pages" / "short_paper.html"

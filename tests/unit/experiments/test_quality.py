@@ -426,7 +426,7 @@ def test_what_lies_above_the_base_models_win_rate_is_said_by_record_and_run():
     assert "this run" not in first
     loss = claims.finding(quality.OVER_DRAW, stats.Estimate(-0.3, -0.4, -0.2, 50), most=0.0)
     here = quality.win_rates_beside([loss], "tiny").data.splitlines()[-1]
-    assert here.startswith(f"- this run (tiny): {quality.OVER_DRAW}: **below 0**, −0.300")
+    assert here.startswith(f"- this run (tiny): {quality.OVER_DRAW}: **below 0**, −0.30 (−0.40 to")
 
 
 def test_the_row_of_a_scheme_is_its_equivalent_temperature():
