@@ -247,12 +247,15 @@ def over_plain(generation: pd.DataFrame) -> pd.DataFrame:
 
 
 def memory_by_run(notebook: str, memory: Mapping[str, float]) -> pd.DataFrame:
-    """Return the peak MiB of each task (rows) in a notebook's records and this run (columns)."""
+    """Return the peak MiB of each task (rows) in a notebook's records and this run (columns). A
+    task that a run did not measure, such as another run's batch size, has an empty entry.
+    """
     columns = {
         answers.title(run): run.results.get("peak MiB", {}) for run in runs.references(notebook)
     }
     columns[answers.THIS_RUN] = memory
-    return pd.DataFrame(columns).round().rename_axis(columns="peak MiB")
+    table = pd.DataFrame(columns).round().rename_axis(columns="peak MiB")
+    return table.astype(object).where(table.notna(), "")
 
 
 def draw_against(

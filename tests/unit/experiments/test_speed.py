@@ -99,6 +99,7 @@ def test_memory_of_the_records_stands_next_to_that_of_this_run():
     table = speed.memory_by_run("10_speed", {"plain loop, one text": 12.3})
     assert table.loc["plain loop, one text", "this run"] == 12
     assert table.loc["plain loop, one text", "doclm"] > 100
+    assert table.loc["score, one text", "this run"] == ""
 
 
 def test_the_four_ways_write_what_they_say():
