@@ -75,8 +75,8 @@ def answer(
     """Say which prediction came true: in each record of the notebook, and then in this run.
 
     Args:
-        statement: the sentence of a finding, or a function from a record to the estimate (None if
-            the record has none).
+        statement: the sentence of a finding, or a function from a record to the estimate (None, or
+            an estimate without a number, if the record has none).
         estimate: of this run.
         options: each prediction, and the values for which it is true.
         heading: what the numbers are, where the text above does not say it.
@@ -89,7 +89,7 @@ def answer(
     found = {
         name: _in_words(estimate_of_record, options)
         for name, estimate_of_record in estimates.items()
-        if estimate_of_record is not None
+        if estimate_of_record is not None and not math.isnan(estimate_of_record.value)
     }
     answers = listed(found, _in_words(estimate, options), model)
     return Markdown(f"{heading}:\n\n{answers.data}") if heading else answers

@@ -50,6 +50,12 @@ def test_a_headline_and_a_function_of_the_record_are_statements_too(records):
     assert said == "- this run (doclm): **more**, 2.0 (1.5 to 2.5), n = 9"
 
 
+def test_a_record_without_a_number_says_nothing(records):
+    none = Estimate(math.nan, math.nan, math.nan, 9)
+    said = answers.answer("05_quality", lambda _: none, Estimate(0.1, 0.0, 0.2, 9), OPTIONS).data
+    assert "reference" not in said
+
+
 def test_a_heading_says_what_the_numbers_are(records):
     here = Estimate(2.0, 1.5, 2.5, 9)
     said = answers.answer("05_quality", STATEMENT, here, OPTIONS, heading="Price / law").data
