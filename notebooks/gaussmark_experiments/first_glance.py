@@ -110,7 +110,7 @@ def caption(pairs: pd.DataFrame) -> str:
     marked = stats.share(pairs["psi_watermarked"] >= threshold)
     plain = stats.share(pairs["psi_plain"] >= threshold)
     return (
-        f"*SmolLM2 answers {len(pairs)} questions, each with a key of its own (temperature"
+        f"*SmolLM2 answers {len(pairs)} questions, each with a separate key (temperature"
         f" {TEMPERATURE:g}, at most {MOST_TOKENS} tokens); the pair with the median ψ is shown. At"
         f" level {LEVEL:.0%}, {_counted(marked)} of the watermarked answers are detected, and"
         f" {_counted(plain)} of the plain ones.*"
