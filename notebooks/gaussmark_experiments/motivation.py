@@ -487,7 +487,8 @@ def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
                 **style.look(kind),
             )
         axes.axline((0, 0), slope=1, **style.THIN, label="both equal")
-        axes.set(xlabel="gradient form, nats", title=name, aspect="equal")
+        axes.set(xlabel="gradient form, nats", title=name)
+        axes.set_aspect("equal", adjustable="datalim")  # panels of one size, whatever the texts
     grid[0, 0].set_ylabel("log likelihood ratio, nats")
     style.legend_beside(grid[0, -1])
     return style.caption(
