@@ -102,7 +102,7 @@ def panels(
         if sharey and n_rows == 1:
             axes.label_outer(remove_inner_ticks=False)
     if by or at:
-        style.legend_beside(grid[0, -1])
+        style.legend_beside(grid[0, -1], grid.flat)
     return style.caption(figure, caption, title)
 
 

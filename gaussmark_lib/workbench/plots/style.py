@@ -24,6 +24,7 @@ SCHEMES = {  # colour and marker of each scheme, the same in every figure
     "GaussMark, no prompt": ("#8c6d31", "X"),
     "GaussMark, sharper": ("#252525", "h"),
     "GaussMark": (COLOURS[1], "o"),
+    "GaussMark at KGW-1's cost": ("#7f3b08", "<"),
     "rank-reduced": ("#8c510a", "s"),
     "KGW-1": (COLOURS[9], "v"),
     "KGW-2": (COLOURS[2], "^"),
@@ -179,9 +180,15 @@ def few_log_ticks(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def legend_beside(axes: Axes) -> None:
-    """Draw a legend to the right of the axes, where it hides nothing."""
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+def legend_beside(axes: Axes, panels: Iterable[Axes] = ()) -> None:
+    """Draw a legend to the right of the axes, where it hides nothing. It also explains the labels
+    of the other panels.
+    """
+    handles = {}
+    for panel in (*panels, axes):
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    axes.legend(handles.values(), handles, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def normal_density(axes: Axes, low: float = -4.0, high: float = 4.0) -> None:

@@ -44,6 +44,14 @@ def test_numbers_make_lines_with_bands_in_a_panel_per_value():
     ]
 
 
+def test_one_legend_explains_the_labels_of_all_panels():
+    table = LENGTHS[(LENGTHS["level"] == "5%") | (LENGTHS["kind"] == "own key")]
+    first, last = panels(table, "n_tokens", by="kind", panel="level").axes
+    assert first.get_legend() is None, "it would hide data"
+    labels = [text.get_text() for text in last.get_legend().get_texts()]
+    assert labels == ["own key", "plain"]
+
+
 def test_categories_make_rows_of_points_with_their_own_columns_of_bounds():
     table = pd.DataFrame(
         {"scheme": ["GaussMark", "KGW-1"], "psi": [3.0, 2.0], "psi_low": 1.0, "psi_high": 4.0}
