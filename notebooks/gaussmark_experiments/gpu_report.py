@@ -232,7 +232,8 @@ def _build(options: argparse.Namespace) -> PreTrainedModel:
     try:
         with torch.device(options.device):
             dtype = getattr(torch, options.dtype)
-            return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+            built = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+            return built.eval()
     finally:
         torch.nn.init.normal_ = usual_normal
 
