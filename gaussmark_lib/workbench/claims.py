@@ -195,7 +195,7 @@ def _table(findings: Sequence[Finding], rows_by_run: Mapping[str, Sequence[dict]
         cells = {"finding": sentence, "expected": expected}
         for name, rows in all_runs.items():
             of_sentence = [row for row in rows if row["claim"] == sentence]
-            cells[name] = _outcome(of_sentence[0]) if of_sentence else "not measured"
+            cells[name] = _outcome(of_sentence[0], expected) if of_sentence else "not measured"
         table.append(cells)
     return pd.DataFrame(table).to_html(index=False, justify="left")
 
@@ -204,9 +204,12 @@ def _expected(finding: Finding) -> str:
     return f"{finding.expected} ({NO_TEST})" if finding.is_too_wide else finding.expected
 
 
-def _outcome(row: Mapping) -> str:
+def _outcome(row: Mapping, expected: str) -> str:
+    """The outcome of a finding in words, with its own range if this is not the expected one."""
     value, basis = words.estimate(row)
-    return f"{words.outcome(row)}: {value} {basis}"
+    outcome = f"{words.outcome(row)}: {value} {basis}"
+    has_same_range = row["expected"] == expected.removesuffix(f" ({NO_TEST})")
+    return outcome if has_same_range else f"{outcome}; its range was {row['expected']}"
 
 
 def _age(run: Run, notebook: str) -> str:

@@ -57,6 +57,8 @@ def estimate(given: Mapping[str, Any], *, as_percent: bool = False) -> tuple[str
     ('5.1%', '(4.2% to 6.2%), n = 1,920')
     >>> estimate({"value": -1.2345, "low": None, "high": None, "n": 4})
     ('−1.23', '(n = 4, too few for an interval)')
+    >>> estimate({"value": 6.0, "low": 2.5, "high": None, "n": 21})  # JSON has no infinity
+    ('6.00', '(2.50 or more), n = 21')
     """
     n = [f"n = {given['n']:,}"] if given.get("n") is not None else []
     if given["value"] is None:
@@ -65,6 +67,9 @@ def estimate(given: Mapping[str, Any], *, as_percent: bool = False) -> tuple[str
     value = given["value"] * factor
     if given["low"] is None or given["high"] is None:
         shown = _shown(value, None, as_percent)
+        if given["low"] is not None:
+            least = _shown(given["low"] * factor, None, as_percent)
+            return shown, ", ".join([f"({least} or more)", *n])
         if n and given["n"] < FEWEST_OF_INTERVAL:
             return shown, f"({n[0]}, too few for an interval)"
         return shown, ", ".join(["(no interval)", *n])

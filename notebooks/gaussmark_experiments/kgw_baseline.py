@@ -549,7 +549,7 @@ def correction_in_words(corrected: pd.DataFrame, distances: pd.DataFrame) -> str
         left = distance_left(distances, name)
         of_texts = differs[cooled(name)].drop([STATISTIC, OVER_KEYS])
         seen = [
-            f"{measure} (but also of the control, so it says nothing)"
+            f"{measure} (it also sees a difference in the control, so it says nothing)"
             if sees_control[measure]
             else measure
             for measure, is_seen in of_texts.items()
@@ -559,8 +559,8 @@ def correction_in_words(corrected: pd.DataFrame, distances: pd.DataFrame) -> str
             f"**{name}** at temperature {rows['temperature'].iloc[0]:.3f}: the cost over keys is"
             f" {cost}; the statistic is {kept.value:.2f} ({kept.low:.2f} to {kept.high:.2f}) times"
             f" that at temperature 1; **{left.value:.0%}** ({left.low:.0%} to {left.high:.0%}) of"
-            f" the next token's distance over keys is left; a difference from plain text is seen"
-            f" by: {', '.join(seen) or 'no measure'}."
+            f" the next token's distance over keys is left; measures that see a difference from"
+            f" plain text: {', '.join(seen) or 'none'}."
         )
     return " ".join(sentences)
 
@@ -804,11 +804,11 @@ def levels_apart_in_words(lengths: pd.DataFrame) -> str:
         prefix = "more than " if is_low else ""
         prefix = "at least " if is_high and not is_low else prefix
         words[name] = f"{prefix}{min(second, tested[-1]) / first:.1f}"
-    sentences = [f"Times as many tokens at 10⁻⁶: {listing(words)}."] if words else []
+    ratio = "Tokens needed at 10⁻⁶, divided by the tokens needed at 0.01"
+    sentences = [f"{ratio}: {listing(words)}."] if words else []
     if unknown:
         sentences.append(
-            f"The texts of {tested[-1]} tokens are too short for this number of"
-            f" {', '.join(unknown)}."
+            f"The texts of {tested[-1]} tokens are too short for a ratio of: {'; '.join(unknown)}."
         )
     return " ".join(sentences)
 

@@ -531,9 +531,10 @@ def human_costs_in_words(cells: pd.DataFrame) -> str:
         return "No cell has a measured ψ from 1 to 4."
     per_square = (usable["delta"] / usable["psi"] ** 2).groupby(usable["weight"]).median()
     return (
-        "In cells with a measured ψ from 1 to 4, the cross-entropy of human text changes by"
-        f" {per_square.min():.4f} ({short(per_square.idxmin())}) to {per_square.max():.4f}"
-        f" ({short(per_square.idxmax())}) nats per token and unit of ψ² (median of a weight)."
+        "In the cells with a measured ψ from 1 to 4, we divide the change of the cross-entropy of"
+        " human text by ψ². The median over the cells of a weight is smallest for"
+        f" {short(per_square.idxmin())} ({per_square.min():.4f} nats per token) and largest for"
+        f" {short(per_square.idxmax())} ({per_square.max():.4f})."
     )
 
 
@@ -832,7 +833,8 @@ def draw_map(cells: pd.DataFrame, caption: str) -> Figure:
         axes.set(xlabel="σ" if is_shared else "predicted ψ", ylabel="", title=title)
         axes.set_yticklabels([short(weight) for weight in weights])
         axes.tick_params("both", rotation=0)
-    return style.caption(figure, caption, "Measured of predicted ψ: where does plain text fail?")
+    title = "Measured ψ (of the predicted ψ): where does the prediction fail?"
+    return style.caption(figure, caption, title)
 
 
 def human_prices(priced: pd.DataFrame, cells: pd.DataFrame, params: Mapping) -> pd.DataFrame:

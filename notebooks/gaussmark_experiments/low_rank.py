@@ -43,7 +43,7 @@ HUMAN = "price on human text"
 PSI = "mean ψ"
 # What the numbers of an answer are.
 FAVOURED = "Share of ‖G‖² in the top eighth of left directions, divided by an even spread"
-PSI_LEFT = "Share of ψ that is left, divided by the share of left directions that are left"
+PSI_LEFT = "Share of ψ that remains, divided by the share of left directions that remain"
 PRICE_RATIO = "Price on human text with the most directions dropped, divided by the vanilla price"
 Norms = Mapping[str, Float[np.ndarray, "texts k"]]  # side → ‖PG‖ with 0, 1, 2… directions dropped
 
@@ -388,10 +388,11 @@ def prices_in_words(
     """
     mean = costs.groupby(["quantity", "scheme"])["value"].mean()
     return (
-        f"Mean price of {scheme} in nats per token: {mean[OWN, scheme]:.3f} on its own text"
-        f" (vanilla {mean[OWN, VANILLA]:.3f}), {mean[HUMAN, scheme]:.3f} on human text (vanilla"
-        f" {mean[HUMAN, VANILLA]:.3f}). Divided by the vanilla price (95%): {over[OWN]} on its own"
-        f" text, {over[HUMAN]} on human text. On human text, {scheme} is {_cheaper(over[HUMAN])}."
+        f"The mean price of {scheme} in nats per token is {mean[OWN, scheme]:.3f} on its own text"
+        f" (vanilla {mean[OWN, VANILLA]:.3f}) and {mean[HUMAN, scheme]:.3f} on human text (vanilla"
+        f" {mean[HUMAN, VANILLA]:.3f}). Its price divided by the vanilla price (with 95% intervals)"
+        f" is {over[OWN]} on its own text, and {over[HUMAN]} on human text. So on human text,"
+        f" {scheme} is {_cheaper(over[HUMAN])}."
     )
 
 

@@ -334,8 +334,8 @@ def detected_in_words(power: pd.DataFrame) -> str:
     """
     n_tokens = power["n_tokens"].max()
     rows = power[power["n_tokens"] == n_tokens]
-    listed = ", ".join(f"{row.scheme} **{row.value:.0%}**" for row in rows.itertuples())
-    said = f"of {rows['n'].iloc[0]:.0f} texts of {n_tokens} tokens: {listed}"
+    listed = "; ".join(f"{row.scheme} **{row.value:.0%}**" for row in rows.itertuples())
+    said = f"detected shares of {rows['n'].iloc[0]:.0f} texts of {n_tokens} tokens: {listed}"
     is_short = power["n_tokens"] <= 2 / math.pi * n_tokens
     shorter = power[(power["scheme"] == SUM) & is_short].sort_values("n_tokens")
     if shorter.empty:
@@ -388,8 +388,9 @@ def proposition_in_words(rate: float, alpha_0: float, level: float, n_tokens: in
         covered = "So the proposition guarantees nothing."
     else:
         covered = (
-            f"So the proposition covers at most {margin:.1%} corrupted tokens, and in the middle of"
-            f" its range of λ' it guarantees level {level:g} for **{needed:,} tokens** or more."
+            f"So the proposition covers texts with at most {margin:.1%} corrupted tokens. For the λ'"
+            f" in the middle of its range, it guarantees level {level:g} from **{needed:,} tokens**"
+            " on."
         )
     best = quantiles.quantile_for(n_tokens, level, alpha_0)
     exact = quantiles.exact_level(n_tokens, best, alpha_0)

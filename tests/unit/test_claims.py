@@ -84,6 +84,14 @@ def test_the_report_is_recorded_and_shows_the_reference_beside(reference, tmp_pa
     assert results["claims"][0]["expected"] == "at least 0.5"
 
 
+def test_a_record_with_another_range_says_so(reference):
+    """The column of ranges has that of this run."""
+    for least in (0.5, 0):
+        found = [claims.finding("a", Estimate(1.0, 0.9, 1.1, 9), least=least)]
+        page = claims.report("06_robustness", found).data
+        assert page.count("n = 5,000; its range was at least 0.5</td>") == (least != 0.5)
+
+
 def test_the_larger_run_speaks_first_and_its_further_findings_are_shown(reference):
     found = [claims.finding("a", Estimate(1.0, -1.0, 1.0, 9), least=0)]
     page = claims.report("06_robustness", found).data

@@ -18,6 +18,7 @@ from gaussmark_lib.workbench import words
         (12345.6, None, None, 6, False, "12,346 (no interval), n = 6"),
         (1.0, 1.0, 1.0, 84, True, "100% (100% to 100%), n = 84"),
         (3.21e-9, None, None, None, False, "3.21 × 10^−9 (no interval)"),
+        (6.0, 2.5, None, 21, False, "6.00 (2.50 or more), n = 21"),
         (None, None, None, 12, False, "none (no number), n = 12"),
     ],
 )

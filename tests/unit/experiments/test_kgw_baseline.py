@@ -368,7 +368,7 @@ def test_a_correction_in_words_and_as_a_figure(correction):
     record, _ = runs.references(kgw_baseline.CORRECTION)
     said = kgw_baseline.correction_in_words(record.table("corrected"), record.table("distances"))
     assert "**89%** (83% to 92%) of the next token's distance over keys is left" in said
-    assert "distinct_2 (but also of the control, so it says nothing)" in said
+    assert "distinct_2 (it also sees a difference in the control, so it says nothing)" in said
 
 
 def test_a_scheme_costs_as_much_as_a_temperature(written):
@@ -480,7 +480,7 @@ def test_times_as_many_tokens_at_the_second_level_name_what_is_unknown():
     said = kgw_baseline.levels_apart_in_words(table)
     assert "**a** at least 2.0" in said, "it needs 10 tokens or fewer, and 20"
     assert "**b** more than 2." in said, "it needs about 15 tokens, and more than 40"
-    assert said.endswith("The texts of 40 tokens are too short for this number of c.")
+    assert said.endswith("The texts of 40 tokens are too short for a ratio of: c.")
 
 
 def test_the_first_table_says_where_gaussmark_loses_and_wins():

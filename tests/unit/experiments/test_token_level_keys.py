@@ -106,8 +106,8 @@ def test_what_the_proposition_covers_in_words():
     assert experiment.bound_in_words(nothing).endswith("proves no bound")
     covered = experiment.proposition_in_words(0.7, 0.5, 0.05, 48)
     # λ' in the middle of [0.3, 0.5]: log(20) / (2 · 0.1²) = 149.8
-    assert "covers at most 20.0% corrupted tokens" in covered
-    assert "level 0.05 for **150 tokens** or more" in covered
+    assert "covers texts with at most 20.0% corrupted tokens" in covered
+    assert "guarantees level 0.05 from **150 tokens** on" in covered
     assert covered.endswith("With 48 tokens, the exact level of the best test is 0.030.")
     assert "guarantees nothing" in experiment.proposition_in_words(0.45, 0.5, 0.05, 48)
 
@@ -135,7 +135,7 @@ def test_what_each_test_detects_is_said_at_the_most_tokens():
         {"scheme": [ONE, HITS] * 2, "n_tokens": [8, 8, 32, 32], "value": [0.1, 0.1, 0.9, 0.5]}
     )
     said = experiment.detected_in_words(power.assign(n=12))
-    assert said == f"of 12 texts of 32 tokens: {ONE} **90%**, {HITS} **50%**"
+    assert said == f"detected shares of 12 texts of 32 tokens: {ONE} **90%**; {HITS} **50%**"
 
 
 def test_the_sum_over_fewer_tokens_is_said_next_to_the_hits_of_all():
