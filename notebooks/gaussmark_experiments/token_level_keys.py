@@ -388,9 +388,9 @@ def proposition_in_words(rate: float, alpha_0: float, level: float, n_tokens: in
         covered = "So the proposition guarantees nothing."
     else:
         covered = (
-            f"So the proposition covers texts with at most {margin:.1%} corrupted tokens. For the λ'"
-            f" in the middle of its range, it guarantees level {level:g} from **{needed:,} tokens**"
-            " on."
+            f"So the proposition covers texts with at most {margin:.1%} corrupted tokens. For"
+            f" the λ' in the middle of its range, it guarantees level {level:g} from"
+            f" **{needed:,} tokens** on."
         )
     best = quantiles.quantile_for(n_tokens, level, alpha_0)
     exact = quantiles.exact_level(n_tokens, best, alpha_0)
