@@ -504,7 +504,7 @@ def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
     return style.caption(
         figure,
         caption,
-        "Does ⟨ξ, G⟩ − σ²‖G‖²/2 follow log p_{θ+ξ}(y) − log p_θ(y)?",
+        "Does the gradient form follow the log likelihood ratio?",
     )
 
 
