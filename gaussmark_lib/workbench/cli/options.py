@@ -67,7 +67,7 @@ Edited = Annotated[
     typer.Option(
         metavar="SHARE",
         help="Share of replaced tokens that the test is tuned for; the p-value is valid for any"
-        " share.  [the share in the key file]",
+        " share.  [from the key file]",
         rich_help_panel=ADVANCED,
     ),
 ]
