@@ -175,6 +175,9 @@ def larger(notebook: str, figure: str) -> HTML:
         if not path.exists():
             continue
         about = f"The same figure in the reference record of {title(run)}, at larger n"
+        n_pooled = len(run.status.get("pooled", []))
+        if n_pooled:  # the record's numbers have more pairs than its figure
+            about += f" (the first of the {n_pooled} runs that are pooled in this record)"
         picture = show.saved(path, colours=32)
         alt = escape(picture.alt or about)
         return HTML(f'<p>{about}:</p><img style="width:100%" alt="{alt}" src="{picture.source}">')

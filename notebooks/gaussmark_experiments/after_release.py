@@ -572,8 +572,9 @@ def worded_rivals() -> str:
         shares = ", ".join(f"{share:g}" for share in row["values"])
         steps = ", ".join(f"{n:,}" for n in row["steps"])
         sentences.append(
-            f"{row['scheme']} on {row['model']}: {shares} of the texts are detected at"
-            f" {row['level']:g} after {steps} steps of LoRA ({row['source']})."
+            f"Published for {row['scheme']} on {row['model']}: after {steps} steps of LoRA, the"
+            f" share of texts that is detected at level {row['level']:g} is {shares} (source:"
+            f" {row['source']})."
         )
     return " ".join(sentences)
 

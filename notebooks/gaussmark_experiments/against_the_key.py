@@ -417,8 +417,8 @@ def letters_in_words(table: pd.DataFrame) -> str:
     for rule, row in last_letters(table).items():
         detected = stats.Estimate(row["value"], row["low"], row["high"], int(row["n"]))
         sentences.append(
-            f"Letter {row['letter']:,} ({rule}) is tested at the level {row['level']:.1e}, where"
-            f" the share of watermarked letters that is detected is **{detected}** texts."
+            f"Letter {row['letter']:,} ({rule}) is tested at level {row['level']:.1e}. At this"
+            f" level, the share of watermarked letters that is detected is **{detected}** texts."
         )
     return " ".join(sentences)
 

@@ -150,7 +150,7 @@ def misses(levels: pd.DataFrame) -> str:
     """Say how many intervals of the table of :func:`levels` miss their level, kinds alone."""
     of_kinds = levels[levels["kind"] != "all"]
     n_missed = (~of_kinds["holds"]).sum()
-    return f"{n_missed} of {len(of_kinds)} intervals miss their level"
+    return f"intervals that miss their level: {n_missed} of {len(of_kinds)}"
 
 
 def rates_of_lengths(table: pd.DataFrame, level: float = 0.05) -> str:
@@ -288,7 +288,7 @@ def smallest_of_kinds(table: pd.DataFrame) -> str:
     tests = uniformity(table)
     of_kinds = tests.drop("all")
     return (
-        f"the smallest p-value of {len(of_kinds)} tests of one kind each is {of_kinds.min():.2g}"
+        f"the smallest p-value of the {len(of_kinds)} tests (one per kind) is {of_kinds.min():.2g}"
         f" ({of_kinds.idxmin()}); the test of all pairs together has p = {tests['all']:.2g}"
     )
 

@@ -357,16 +357,26 @@ def widths_in_words(table: pd.DataFrame) -> str:
 
 
 def growth(table: pd.DataFrame, column: str) -> stats.Estimate:
-    """Divide the mean of ``psi`` or ``price`` of marked texts at the largest σ by that at half of
-    it. Pairs are resampled. Without texts at half of it, the estimate is NaN.
+    """Return the factor by which the mean of ``psi`` or ``price`` of marked texts grows if σ
+    doubles, up to the largest σ.
+
+    The other σ is the measured one nearest to half of the largest, σ/c. If c is not 2, the factor
+    r between the two becomes r^(log 2 / log c), as for a power of σ. Pairs are resampled. Without a
+    smaller σ, the estimate is NaN.
     """
     marked = table[table["kind"] == OWN].set_index(numbering(table, "prompt"))
-    largest = marked["sigma"].max()
-    doubled = marked[np.isclose(marked["sigma"], largest)][column]
-    half = marked[np.isclose(marked["sigma"], largest / 2)][column]
-    if half.empty:
-        return stats.Estimate(np.nan, np.nan, np.nan, len(doubled))
-    return ratio_over_pairs(doubled, half.loc[doubled.index])
+    sigmas = marked["sigma"].unique()
+    largest = sigmas.max()
+    rows = marked.loc[marked["sigma"] == largest, column]
+    smaller_sigmas = sigmas[sigmas < largest]
+    if not len(smaller_sigmas):
+        return stats.Estimate(np.nan, np.nan, np.nan, len(rows))
+    doublings = np.log2(largest / smaller_sigmas)
+    nearest = abs(doublings - 1).argmin()
+    smaller_rows = marked.loc[marked["sigma"] == smaller_sigmas[nearest], column]
+    ratio = ratio_over_pairs(rows, smaller_rows.loc[rows.index])
+    exponent = 1 / doublings[nearest]
+    return stats.Estimate(ratio.value**exponent, ratio.low**exponent, ratio.high**exponent, ratio.n)
 
 
 def recorded_growth(run: Run) -> stats.Estimate:
@@ -494,7 +504,7 @@ def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
     return style.caption(
         figure,
         caption,
-        "Does ⟨ξ, G⟩ − σ²‖G‖²/2 follow log p_{θ+ξ}(y) − log p_θ(y)?",
+        "Does the gradient form follow the log likelihood ratio?",
     )
 
 

@@ -459,7 +459,7 @@ def fisher_in_words(batch: pd.DataFrame) -> str:
     at_most = ", ".join(f"{method} {value:.0%}" for method, value in others.items())
     return (
         f"Fisher's sum raises a false alarm under {worst['value']:.0%} of {worst['n']:,} keys on"
-        f" {worst['kind']}; the largest share of the other two over the kinds: {at_most}"
+        f" {worst['kind']}; the other two tests, each on its worst kind: {at_most}"
     )
 
 

@@ -225,7 +225,7 @@ def main(verb: str = "list", *names: str) -> int:
             version = "several versions of the"
         elif run in old:
             version = "an older version of the"
-        print(f"{run.dir.name:24}{run.status['finished'][:10]}  by {version} code")
+        print(f"{run.dir.name:34}{run.status['finished'][:10]}  by {version} code")
     return 0
 
 

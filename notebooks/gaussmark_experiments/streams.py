@@ -417,14 +417,18 @@ def gained_in_words(until: pd.DataFrame, watched: pd.DataFrame) -> str:
         ratio = relative(until, every)
         sentences.append(
             f"**{name}** watermarked: the median is {_median_in_words(mixture)} texts with the"
-            f" mixture and {_median_in_words(single)} with the single bet; the first mean divided"
-            f" by the second is **{number(ratio.value, 2)}** ({number(ratio.low, 2)} to"
-            f" {number(ratio.high, 2)}); {mixture['share']:.0%} and {single['share']:.0%} of the"
-            f" streams are found within {HORIZON:,} texts."
+            f" mixture and {_median_in_words(single)} with the single bet. The mean with the"
+            f" mixture divided by the mean with the single bet is **{number(ratio.value, 2)}**"
+            f" ({number(ratio.low, 2)} to {number(ratio.high, 2)}). Within {HORIZON:,} texts, the"
+            f" key is found in {mixture['share']:.0%} of the streams with the mixture and in"
+            f" {single['share']:.0%} with the single bet."
         )
     alarms = largest(watched, {MIXTURE: "with the mixture", BET: "with the single bet"})
     n_keys = until["key_id"].nunique()
-    means = f"In a mean, a stream that is not found counts {HORIZON:,} texts; n = {n_keys} keys."
+    means = (
+        f"In a mean, a stream in which the key is not found counts {HORIZON:,} texts;"
+        f" n = {n_keys} keys."
+    )
     return f"{' '.join(sentences)} {means} {alarms} 5% is allowed."
 
 

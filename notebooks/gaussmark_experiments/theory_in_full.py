@@ -42,7 +42,7 @@ FIGURES = {  # arguments of ``panels``
         "yscale": "log",
     },
     "chain_powers": {
-        "title": "How much less power has ψ than the best possible test?",
+        "title": "How much less power does ψ have than the best test?",
         "y": "power",
         "by": "test",
         "panel": "null",

@@ -427,8 +427,8 @@ def arrows(codes: np.ndarray, w: np.ndarray, author: int, caption: str) -> Figur
         xlim=ends,
         ylim=ends,
         aspect="equal",
-        xlabel="w₁ = ⟨z₁, u⟩",
-        ylabel="w₂ = ⟨z₂, u⟩",
+        xlabel="w₁ = ⟨z₁, G⟩/‖G‖",
+        ylabel="w₂ = ⟨z₂, G⟩/‖G‖",
     )
     return style.caption(
         figure,

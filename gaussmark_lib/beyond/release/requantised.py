@@ -34,11 +34,13 @@ KEPT_PARTS = ("ssm_conv1d", "shortconv.conv")
 ROWS = 4096  # converted at once
 
 
-def write(source: str | Path, path: str | Path, tensor_type: str) -> dict[str, str]:
+def write(
+    source: str | Path | gguf_files.Reader, path: str | Path, tensor_type: str
+) -> dict[str, str]:
     """Write a GGUF file in another quantisation.
 
     Args:
-        source: a GGUF file, watermarked or not.
+        source: a GGUF file, watermarked or not, or what ``gguf_files.read`` returns of it.
         path: a new file.
         tensor_type: one of ``TYPES``.
 
@@ -50,11 +52,13 @@ def write(source: str | Path, path: str | Path, tensor_type: str) -> dict[str, s
             read by gguf's Python, ``path`` exists, or a K-quant lacks the extra ``engine``.
     """
     require_one_of(tensor_type, "type", TYPES, InvalidModelError)
-    source = files.as_path(source, "cannot read the model", InvalidModelError)
     path = files.as_path(path, "cannot write a GGUF file", InvalidModelError)
     if path.exists():
         raise InvalidModelError(f"expected a new file, but {path} exists")
-    reader = gguf_files.read(source)
+    reader = source
+    if not isinstance(source, gguf_files.Reader):
+        source = files.as_path(source, "cannot read the model", InvalidModelError)
+        reader = gguf_files.read(source)
     wanted = Kind[tensor_type]
     kinds = {
         tensor.name: fitting(tensor, wanted) for tensor in reader.tensors if is_quantised(tensor)

@@ -16,6 +16,7 @@ answers, served in the same way. (``promise`` estimates the temperature from a t
 """
 
 import hashlib
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -124,7 +125,7 @@ class Files:
             return self.base
         path = self.folder / f"base.{quantisation}.gguf"
         if not path.exists():
-            requantised.write(self.base, path, quantisation)
+            requantised.write(self.reader(self.base), path, quantisation)
         return path
 
     def marked(self, key: Key, quantisation: str | None) -> Path:
@@ -138,9 +139,13 @@ class Files:
             return path
         if quantisation is None:
             return perturb.export_gguf(self.base, self.wm, key, path)
-        name, content, kind = self.content(key, quantisation)
-        base = self.reader(self.unmarked(quantisation))
-        gguf_writing.write(base, path, {name: kind}, lambda _: content)
+        base = self.unmarked(quantisation)
+        place = gguf_files.tensor(self.reader(base), self.wm.weight)
+        _, content, _ = self.content(key, quantisation)
+        shutil.copyfile(base, path)
+        with path.open("r+b") as file:
+            file.seek(place.data_offset)
+            file.write(content.tobytes())
         return path
 
     def change(self, key: Key, quantisation: str | None) -> Float[Tensor, "d_out d_in"]:

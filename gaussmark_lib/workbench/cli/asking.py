@@ -22,8 +22,8 @@ def stream(
         str,
         typer.Option(
             metavar="STATE",
-            help="File of the stream's earlier answers, whose evidence does not count again; or a"
-            " new file. Protect it like a key.",
+            help="File that stores the stream's earlier answers, so that no evidence counts twice;"
+            " a new file starts a stream. Protect it like a key.",
         ),
     ],
     files: options.TextFiles = None,
@@ -38,7 +38,7 @@ def stream(
             min=0,
             max=1,
             metavar="SHARE",
-            help="Expected share of watermarked texts. Without it: a mixture of 0.01 to 0.3.",
+            help="Expected share of watermarked texts.  [a mixture of shares from 0.01 to 0.3]",
             rich_help_panel=ADVANCED,
         ),
     ] = None,
@@ -46,7 +46,8 @@ def stream(
         list[str] | None,
         typer.Option(
             metavar="FILE",
-            help="Human texts of the same kind as the stream; may be repeated.",
+            help="Human texts of the stream's kind; what they have in common with the stream is not"
+            " evidence. May be repeated.",
             rich_help_panel=ADVANCED,
         ),
     ] = None,
@@ -148,9 +149,9 @@ def trace(
     out: options.Out = None,
     batch: options.Batch = 64,
 ) -> int:
-    """Name the user of a codebook with the highest score for each text.
+    """Name the user of a codebook who has the highest score for each text.
 
-    The p-value is over all users.
+    The p-value accounts for the number of users.
     """
     texts = inputs.texts(
         files or [],

@@ -30,7 +30,8 @@ def new(
     weight: Annotated[
         str | None,
         typer.Option(
-            help="A matrix of the model.  [the last one of the MLP two thirds of the way up]"
+            help="A matrix of the model.  [the last matrix of the MLP in the block two thirds of"
+            " the way up]"
         ),
     ] = None,
     sigma: Annotated[
@@ -199,7 +200,7 @@ def audit(
     ] = "GaussMark",
 ) -> None:
     """Write a key's calibration card: its false alarms on human texts of each kind, and the
-    p-value threshold that holds the level on this kind.
+    p-value threshold that holds the level on that kind.
     """
     if keys is not None and scheme != "GaussMark":
         raise GaussMarkError(

@@ -66,8 +66,8 @@ Edited = Annotated[
     float | None,
     typer.Option(
         metavar="SHARE",
-        help="Share of replaced tokens that the test is tuned for; the p-value is valid with any."
-        "  [that of the key file]",
+        help="Share of replaced tokens that the test is tuned for; the p-value is valid for any"
+        " share.  [from the key file]",
         rich_help_panel=ADVANCED,
     ),
 ]

@@ -97,7 +97,7 @@ def test_its_commands_work_as_printed(place, capsys, typed):
 def test_its_claims_of_the_level_are_over_keys_and_the_prompts_part_is_said():
     said = section("With the embedded model")
     assert "one text of twenty" not in said
-    assert "one in twenty of all wrong keys" in said
+    assert "one wrong key in twenty" in said
     assert "Without `--prompt` the test stays exact" in said
 
 

@@ -118,7 +118,7 @@ def test_the_intervals_that_miss_are_counted_and_those_of_all_kinds_are_not():
     )
     levels = level_check.levels(table, (0.05, 0.01))
     # of b, 100% are below 5% and none is below 1%
-    assert level_check.misses(levels) == "2 of 4 intervals miss their level"
+    assert level_check.misses(levels) == "intervals that miss their level: 2 of 4"
 
 
 def test_the_longest_gradients_are_named_with_their_false_alarms():
@@ -136,7 +136,7 @@ def test_uniformity_is_tested_for_each_kind_and_for_all():
     assert tests["a"] > 0.99 > 0.001 > tests["b"]
     said = level_check.smallest_of_kinds(table)
     assert said.startswith(
-        f"the smallest p-value of 2 tests of one kind each is {tests['b']:.2g} (b)"
+        f"the smallest p-value of the 2 tests (one per kind) is {tests['b']:.2g} (b)"
     )
 
 

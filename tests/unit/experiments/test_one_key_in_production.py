@@ -154,7 +154,7 @@ def test_the_batch_in_words_names_the_worst_kind():
         production.any_alarm(drawn(np.eye(20), 3000), np.eye(20)).assign(kind="independent"),
     ]
     said = production.fisher_in_words(pd.concat(batch))
-    assert "of 3,000 keys on alike; the largest share of the other two over the kinds:" in said
+    assert "of 3,000 keys on alike; the other two tests, each on its worst kind:" in said
 
 
 def test_an_audit_of_dependent_texts():

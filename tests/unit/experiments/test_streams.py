@@ -144,7 +144,7 @@ def test_a_record_says_what_the_mixture_gains_and_how_it_was_tested():
     watched = smollm2.table("watched")
     said = streams.gained_in_words(smollm2.table("until"), watched)
     assert "**1 in 100** watermarked: the median is 300 (300 to 417) texts with the mixture" in said
-    assert "and more than 1,000 with the single bet; the first mean divided by the second" in said
+    assert "and more than 1,000 with the single bet. The mean with the mixture divided by" in said
     assert "**1.0%** (0.3% to 2.5%; news) with the mixture" in said
     assert "**32.5%** (27.9% to 37.3%; source) with ψ tr" in streams.watched_in_words(watched)
     found = streams.found_in_words(smollm2.table("streams"))
