@@ -142,14 +142,6 @@ def test_a_keys_false_alarms_are_counted_over_texts():
     assert f"would be at most {kgw_baseline.worst_by_chance(3, 4, 0.05):.0%}" in said
 
 
-def test_shares_are_of_each_version_of_a_text():
-    hits = {"scheme": "KGW-2", "p_value": [1e-3, 1e-3, 0.5, 1e-3]}
-    edits = {"edit": ["unedited"] * 2 + ["cut"] * 2, "fraction": [0.0, 0.0, 0.3, 0.3]}
-    after = kgw_baseline.by_version(pd.DataFrame(hits | edits))
-    assert after["version"].tolist() == ["unedited", "cut, 30% of the tokens"]
-    assert after["value"].tolist() == [1.0, 0.5]
-
-
 def test_a_sentence_names_the_schemes_that_need_fewer_tokens():
     times = {"a": Estimate(2.0, 1.5, 3.0, 9), "b": Estimate(1.1, 0.5, 3.0, 9)}
     needed = {"GaussMark": [24.0, 99], "a": [12.0, 99], "b": [50.0, 99]}

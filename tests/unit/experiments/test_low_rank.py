@@ -90,15 +90,15 @@ def test_prices_are_those_of_each_pairs_own_key():
             assert value[name, HUMAN, i] == pytest.approx(nats, abs=1e-5)
 
 
+def by_pair(values: dict[str, list[float]], column: str) -> pd.DataFrame:
+    """A row for each scheme and pair, from the values of each scheme's pairs."""
+    table = pd.DataFrame(values).rename_axis("pair").reset_index()
+    return table.melt("pair", var_name="scheme", value_name=column)
+
+
 def test_tables_over_pairs_are_means_and_their_ratios():
-    rows = [(VANILLA, 2.0, 4.0, 3.0), ("k = 4", 1.0, 5.0, 3.0), ("k = 9", 2.0, 2.0, 2.0)]
-    table = pd.DataFrame(
-        [
-            {"scheme": scheme, "pair": pair, "quantity": "price", "value": value}
-            for scheme, *values in rows
-            for pair, value in enumerate(values)
-        ]
-    )
+    prices = {VANILLA: [2.0, 4.0, 3.0], "k = 4": [1.0, 5.0, 3.0], "k = 9": [2.0, 2.0, 2.0]}
+    table = by_pair(prices, "value").assign(quantity="price")
     over = low_rank.over_vanilla(table).set_index("scheme")
     assert over["value"].to_dict() == pytest.approx({"k = 4": 1.0, "k = 9": 2 / 3})
     # without the first, the second or the third pair the ratio is 8/7, 4/5 or 1
@@ -120,11 +120,7 @@ def test_schemes_are_named_by_the_share_that_they_drop_whatever_the_size_of_the_
 
 def test_the_share_of_psi_that_is_left_is_compared_with_the_share_of_directions():
     psi = {VANILLA: [4.0, 6.0], "k = 5": [3.0, 3.0], "k = 9": [1.0, 3.0], "k = 9, both": [0.0, 0.0]}
-    table = pd.concat(
-        pd.DataFrame({"scheme": scheme, "pair": [0, 1], "psi": values})
-        for scheme, values in psi.items()
-    )
-    left = low_rank.more_than_directions(table, [0.5, 0.9])
+    left = low_rank.more_than_directions(by_pair(psi, "psi"), [0.5, 0.9])
     assert left.value == pytest.approx((4 / 10) / 0.1)
     assert left.n == 2
 
@@ -150,17 +146,12 @@ def test_each_record_says_how_much_of_psi_is_left_and_what_it_costs():
 
 
 def test_what_is_kept_after_edits_is_a_ratio_of_ratios_of_means():
-    rows = [
-        ("unedited", [4.0, 6.0], [2.0, 6.0]),
-        ("delete", [2.0, 2.0], [1.0, 3.0]),
-        ("insert", [0.0, 2.0], [1.0, 1.0]),
+    versions = [
+        ("unedited", {"k = 4": [4.0, 6.0], VANILLA: [2.0, 6.0]}),
+        ("delete", {"k = 4": [2.0, 2.0], VANILLA: [1.0, 3.0]}),
+        ("insert", {"k = 4": [0.0, 2.0], VANILLA: [1.0, 1.0]}),
     ]
-    table = pd.DataFrame(
-        {"edit": edit, "scheme": name, "pair": pair, "psi": psi}
-        for edit, projected, vanilla in rows
-        for name, values in (("k = 4", projected), (VANILLA, vanilla))
-        for pair, psi in enumerate(values)
-    )
+    table = pd.concat(by_pair(psi, "psi").assign(edit=edit) for edit, psi in versions)
     kept = low_rank.left_over_vanilla(table, "k = 4")
     assert kept.value == pytest.approx(((1 + 2) / 10) / ((1 + 2) / 8))  # over the mean of edits
     assert (kept.n, np.isnan(kept.low)) == (2, True), "two pairs have no interval"
@@ -217,10 +208,7 @@ def test_prices_in_words_follow_the_interval(low, high, ending):
 
 
 def test_the_projection_that_drops_most_is_found_among_the_left_ones():
-    rows = [
-        {"scheme": scheme, "pair": pair, "psi": psi * (1 + pair)}
-        for scheme, psi in ((VANILLA, 4.0), ("k = 9", 2.0), ("k = 10", 1.0), ("k = 12, right", 3.0))
-        for pair in range(8)
-    ]
-    over = low_rank.share_of_psi(pd.DataFrame(rows))
+    means = {VANILLA: 4.0, "k = 9": 2.0, "k = 10": 1.0, "k = 12, right": 3.0}
+    psi = {scheme: [mean * (1 + pair) for pair in range(8)] for scheme, mean in means.items()}
+    over = low_rank.share_of_psi(by_pair(psi, "psi"))
     assert low_rank.of_strongest(over, low_rank.PSI).value == pytest.approx(0.25)

@@ -12,14 +12,9 @@ from scipy.stats import kstest
 
 MOST = 8  # GiB
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.spread,
-    pytest.mark.skipif(
-        psutil.virtual_memory().available < (MOST + 1) * 2**30,
-        reason=f"needs {MOST + 1} GiB of free memory",
-    ),
-]
+IS_FULL = psutil.virtual_memory().available < (MOST + 1) * 2**30
+needs_memory = pytest.mark.skipif(IS_FULL, reason=f"needs {MOST + 1} GiB of free memory")
+pytestmark = [pytest.mark.slow, pytest.mark.spread, needs_memory]
 
 
 def measured(*words: str) -> dict:

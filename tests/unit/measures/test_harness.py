@@ -130,25 +130,18 @@ def test_named_tasks_have_the_harnesss_prompts_and_the_items_of_local_files(lm, 
     asked = harness.prepare(lm, ["arc_easy", "boolq"], tasks_data=tmp_path)
     scores = harness.evaluate(asked)
 
-    def is_right(prompt: str, choices: list[str], answer: int) -> bool:
-        return np.argmax([log_lik(lm, prompt, f" {choice}") for choice in choices]) == answer
+    def right(choices: list[str], questions: list[tuple[str, int]]) -> list[bool]:
+        return [
+            np.argmax([log_lik(lm, prompt, f" {choice}") for choice in choices]) == answer
+            for prompt, answer in questions
+        ]
 
-    assert scores["arc_easy"].tolist() == [
-        is_right(
-            f"Question: {item['question']}\nAnswer:",
-            LETTERS["text"],
-            LETTERS["label"].index(item["answerKey"]),
-        )
-        for item in arc
+    of_arc = [(f"Question: {q['question']}\nAnswer:", "ABC".index(q["answerKey"])) for q in arc]
+    assert scores["arc_easy"].tolist() == right(LETTERS["text"], of_arc)
+    of_boolq = [
+        (f"{q['passage']}\nQuestion: {q['question']}?\nAnswer:", q["answer"]) for q in BOOLQ
     ]
-    assert scores["boolq"].tolist() == [
-        is_right(
-            f"{item['passage']}\nQuestion: {item['question']}?\nAnswer:",
-            ["no", "yes"],
-            item["answer"],
-        )
-        for item in BOOLQ
-    ]
+    assert scores["boolq"].tolist() == right(["no", "yes"], of_boolq)
     assert harness.chance(asked) == pytest.approx({"arc_easy": 1 / 3, "boolq": 1 / 2})
 
 
