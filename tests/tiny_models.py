@@ -157,6 +157,13 @@ def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) 
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * (offset + weight)
 
 
+def log_p(model: PreTrainedModel, prompt: list[int], text: list[int]) -> torch.Tensor:
+    """log p of each token of a text after its prompt, by a pass over these two alone."""
+    ids = torch.tensor([[*prompt, *text]])
+    log_p = model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    return log_p.gather(1, ids[0, len(prompt) :, None])[:, 0]
+
+
 def random_ids(rng, *lengths: int) -> list[list[int]]:
     """A row of random token ids of each length."""
     return [rng.integers(VOCAB, size=n).tolist() for n in lengths]

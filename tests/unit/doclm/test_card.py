@@ -7,32 +7,13 @@ import torch
 from gaussmark_experiments.doclm import card, train
 from gaussmark_lib import models
 
-RECIPE = train.Recipe(
-    vocab=300,
-    hidden=16,
-    blocks=1,
-    heads=2,
-    intermediate=24,
-    context=32,
-    short_context=16,
-    steps=1000,
-)
-CORPUS = pd.DataFrame(
-    {
-        "source": ["scipy/a.py", "abc.py", "scipy/b.py"],
-        "text": ["Some words." * 9, "More.", "Held."],
-        "split": ["train", "train", "heldout"],
-    }
-)
-CURVE = pd.DataFrame(
-    {
-        "step": [500, 1000],
-        "tokens": [10, 20],
-        "loss": [5.25, 4.5],
-        "held_out": [5.5, 4.75],
-        "seconds": [30.0, 90.0],
-    }
-)
+SHAPE = {"vocab": 300, "hidden": 16, "blocks": 1, "heads": 2, "intermediate": 24}
+RECIPE = train.Recipe(**SHAPE, context=32, short_context=16, steps=1000)
+PARAGRAPHS = [("scipy/a.py", "Some words." * 9, "train"), ("abc.py", "More.", "train")]
+PARAGRAPHS += [("scipy/b.py", "Held.", "heldout")]
+CORPUS = pd.DataFrame(PARAGRAPHS, columns=["source", "text", "split"])
+STEPS = [(500, 10, 5.25, 5.5, 30.0), (1000, 20, 4.5, 4.75, 90.0)]
+CURVE = pd.DataFrame(STEPS, columns=["step", "tokens", "loss", "held_out", "seconds"])
 FACTS = {
     "recipe": RECIPE,
     "corpus": CORPUS,

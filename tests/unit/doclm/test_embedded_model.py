@@ -33,14 +33,10 @@ def test_size_and_shape_are_as_promised(lm):
 
 @pytest.mark.slow
 def test_held_out_bits_per_character_are_those_of_the_card(lm):
-    on_the_card = float(
-        re.search(
-            r"held-out bits per character \| \*\*([\d.]+)\*\*", (FOLDER / "README.md").read_text()
-        )[1]
-    )
+    card = (FOLDER / "README.md").read_text()
+    on_the_card = float(re.search(r"held-out bits per character \| \*\*([\d.]+)\*\*", card)[1])
     assert on_the_card <= 1.28
     pages = train.pages(corpus.load(), "heldout")[::12]
     measured = train.bits_per_character(lm.model, lm.tokenizer, pages)
-    assert measured["bits_per_char"] == pytest.approx(
-        on_the_card, rel=0.08
-    )  # a twelfth of the pages, and perhaps other package versions
+    # a twelfth of the pages, and perhaps other package versions
+    assert measured["bits_per_char"] == pytest.approx(on_the_card, rel=0.08)

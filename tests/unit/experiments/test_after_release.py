@@ -92,13 +92,10 @@ def test_a_row_is_what_the_rooms_say_of_this_text(made, table):
     release = attacks.renoised(LM.model, WM, key)
     suspect = made["4 bits"][1](release)
     texts = after_release.generate.sample(suspect, x, 12, seed=2 + 1 + 1)
-    for column, edited, one in (
-        ("psi", 0, key),
-        ("sharper", 0.1, key),
-        ("wrong", 0, PAIRS.keys[0]),
-    ):
+    tests = [("psi", 0, key), ("sharper", 0.1, key), ("wrong", 0, PAIRS.keys[0])]
+    for column, edited, tested in tests:
         weights = channel.weights(LM.model, edited)
-        expected = score.score(LM.model, x, texts, WM, [one], token_weights=weights)["psi"]
+        expected = score.score(LM.model, x, texts, WM, [tested], token_weights=weights)["psi"]
         assert rows[column].to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-4)
     nats = [likelihood.cross_entropy(model, own, prompts=x) for model in (suspect, release)]
     assert rows["nats"].to_numpy() == pytest.approx(nats[0] - nats[1], abs=1e-5)
@@ -134,16 +131,14 @@ def test_every_way_of_serving_writes_with_the_mark():
     assert served.groupby("way").size().eq(3).all()
     assert served["way"].nunique() == 13
     greedy = served[served["way"] == "greedy"]
-    marks = [(WM, key) for key in PAIRS.keys[:3]]
-    texts = after_release.generate.sample(LM.model, PROMPTS[:3], 8, temperature=0, marks=marks)
-    expected = score.score(LM.model, PROMPTS[:3], texts, WM, PAIRS.keys[:3], paired=True)
-    assert greedy["psi"].to_numpy() == pytest.approx(expected["psi"].to_numpy(), abs=1e-4)
-    assert greedy["forecast"].to_numpy() == pytest.approx(
-        SIGMA * expected["grad_norm"].to_numpy(), rel=1e-4
-    )
-    others = [PAIRS.keys[2], *PAIRS.keys[:2]]
-    wrong = score.score(LM.model, PROMPTS[:3], texts, WM, others, paired=True)
-    assert greedy["wrong"].to_numpy() == pytest.approx(wrong["psi"].to_numpy(), abs=1e-4)
+    x, keys = PAIRS.first(3)
+    marks = [(WM, key) for key in keys]
+    texts = after_release.generate.sample(LM.model, x, 8, temperature=0, marks=marks)
+    expected = score.score(LM.model, x, texts, WM, keys, paired=True)
+    np.testing.assert_allclose(greedy["psi"], expected["psi"], atol=1e-4)
+    np.testing.assert_allclose(greedy["forecast"], SIGMA * expected["grad_norm"], rtol=1e-4)
+    wrong = score.score(LM.model, x, texts, WM, [keys[2], *keys[:2]], paired=True)
+    np.testing.assert_allclose(greedy["wrong"], wrong["psi"], atol=1e-4)
 
 
 def test_a_drafted_text_is_the_releases_and_not_the_drafts():
@@ -157,16 +152,17 @@ def test_a_drafted_text_is_the_releases_and_not_the_drafts():
     assert {len(text) for text in texts} == {6}
     assert texts[3] == after_release.assisted(*asked, 6, 3)
     x = [PROMPTS[0]] * len(texts)
-    sums = [
-        [p.sum() for p in likelihood.log_probabilities(m, x, texts)] for m in (release, LM.model)
-    ]
-    gain = np.subtract(*sums)
-    assert gain.mean() > 3 * gain.std() / len(gain) ** 0.5
-    by_base = after_release.generate.sample(LM.model, x, 6, seed=0)
-    sums = [
-        [p.sum() for p in likelihood.log_probabilities(m, x, by_base)] for m in (release, LM.model)
-    ]
-    assert np.subtract(*sums).mean() < 0
+
+    def gain(texts):
+        sums = [
+            [p.sum() for p in likelihood.log_probabilities(model, x, texts)]
+            for model in (release, LM.model)
+        ]
+        return np.subtract(*sums)
+
+    of_drafted = gain(texts)
+    assert of_drafted.mean() > 3 * of_drafted.std() / len(of_drafted) ** 0.5
+    assert gain(after_release.generate.sample(LM.model, x, 6, seed=0)).mean() < 0
 
 
 def test_a_student_is_the_base_trained_on_what_the_release_writes(made):
@@ -210,48 +206,31 @@ def test_an_engine_that_finds_other_keys_or_false_alarms_stops_the_run():
         after_release.outcomes_by_engine(by_engine(n_hits=60), 0.01)
 
 
-def test_an_engines_figure_has_both_controls_and_the_forecast():
-    means = after_release.means_by_engine(by_engine())
-    named = means.groupby("what")["value"].mean()
+def test_an_engines_answers_have_both_controls_and_the_forecast():
+    named = after_release.means_by_engine(by_engine()).groupby("what")["value"].mean()
     assert named["watermarked file, its key"] == pytest.approx(3, abs=0.2)
     assert named["forecast"] == pytest.approx(2)
     for control in ("watermarked file, another key", "plain file, the key"):
         assert abs(named[control]) < 0.2
-    figure = after_release.figure_by_engine(by_engine(), "smollm2")
-    assert "30 keys for each file type" in " ".join(text.get_text() for text in figure.texts)
 
 
-def test_forecasts_are_worded_with_the_attacks_whose_predictions_differ():
-    none = after_release.worded_forecasts({}, None)
-    assert none.endswith("no attack has two predictions that differ by more than 5%.")
-    quotient = Estimate(0.9, 0.8, 1.0, 3)
-    some = after_release.worded_forecasts({"4 bits": quotient, "3 bits": quotient}, quotient)
-    assert "differ by more than 5% for 4 bits, 3 bits." in some
-    assert some.endswith(f"{quotient}** releases (4 bits {quotient}; 3 bits {quotient}).")
-
-
-def test_greedy_texts_are_called_undecided_only_if_the_interval_holds_a_half_and_all():
-    wide = after_release.worded_greedy(Estimate(3.0, -24.7, 30.7, 3))
-    assert wide.endswith("so these pairs do not decide between them.")
-    for low, high in ((0.4, 0.7), (0.6, 1.2), (float("nan"), float("nan"))):
-        narrow = after_release.worded_greedy(Estimate(0.65, low, high, 60))
-        assert narrow.endswith("n = 60 pairs.")
-
-
-def test_one_step_of_fine_tuning_is_named_in_the_singular():
-    made = after_release.attacks_on(LM, WM, TRAINING, [1, 2], lr=1e-3, batch_size=2)
-    assert {"fine-tuned, 1 step", "fine-tuned, 2 steps"} <= {*made}
+@pytest.mark.parametrize(
+    ("low", "high", "is_open"),
+    [(-24.7, 30.7, True), (0.4, 0.7, False), (0.6, 1.2, False), (np.nan, np.nan, False)],
+)
+def test_greedy_texts_are_undecided_if_the_interval_holds_a_half_and_all(low, high, is_open):
+    said = after_release.worded_greedy(Estimate(0.65, low, high, 60))
+    assert said.endswith("so these pairs do not decide between them.") == is_open
 
 
 def test_numbers_of_the_larger_runs_are_those_of_their_records():
     table = after_release.in_all_runs("texts", {"4 bits": 0.5, "no such attack": 0.1}, ["8 bits"])
     recorded = json.loads((RECORDS / after_release.POOLED / "results.json").read_text())
     assert table.index.tolist() == ["4 bits", "no such attack", "8 bits"]
-    assert table.loc["4 bits", after_release.LARGER].startswith(
-        f"{recorded['texts']['4 bits']['value']:.3g} ("
-    )
-    assert table.loc["no such attack", after_release.LARGER] == "–"
-    assert table[after_release.THIS_RUN].tolist() == ["0.5", "0.1", "–"]
+    larger, here = table[after_release.LARGER], table[after_release.THIS_RUN]
+    assert larger["4 bits"].startswith(f"{recorded['texts']['4 bits']['value']:.3g} (")
+    assert larger["no such attack"] == "–"
+    assert here.tolist() == ["0.5", "0.1", "–"]
     assert f"{recorded['student']['value']:.3g} (" in after_release.worded_student()
 
 
@@ -280,8 +259,8 @@ def test_a_point_of_a_curve_is_the_attack_of_as_many_steps(curves, table):
     for n_steps, attack in ((0, RELEASED), (1, "fine-tuned, 1 step"), (3, "fine-tuned, 3 steps")):
         rows = full[full["steps"] == n_steps]
         expected = table[table["attack"] == attack]
-        for column in ("psi", "foretold", "nats", "psi_w", "wrong", "share"):
-            assert rows[column].to_numpy() == pytest.approx(expected[column].to_numpy(), abs=1e-3)
+        columns = ["psi", "foretold", "nats", "psi_w", "wrong", "share"]
+        np.testing.assert_allclose(rows[columns], expected[columns], atol=1e-3)
 
 
 def test_the_control_of_a_curve_is_the_base_under_every_key(curves):
@@ -304,11 +283,9 @@ def test_a_curve_has_findings_once_it_is_long_enough(curves):
     long = curves._replace(texts=curves.texts.assign(steps=steps))
     findings, _ = after_release.outcomes_of_curves(long, 0.01)
     assert len(findings) == 2 * 3
-    rows = long.texts[long.texts["curve"] == "LoRA"]
-    last = rows[rows["steps"] == after_release.MOST_STEPS]["psi"].mean()
-    assert findings[0].estimate.value == pytest.approx(
-        last / rows["psi"][rows["steps"] == 0].mean()
-    )
+    psi = long.texts[long.texts["curve"] == "LoRA"].groupby("steps")["psi"].mean()
+    expected = psi[after_release.MOST_STEPS] / psi[0]
+    assert findings[0].estimate.value == pytest.approx(expected)
     marked = curves.control.assign(psi=curves.control["psi"] + 100 + curves.control["release"])
     with pytest.raises(AssertionError, match="carries no key"):
         after_release.outcomes_of_curves(curves._replace(control=marked), 0.01)
@@ -321,7 +298,5 @@ def test_points_of_a_curve_have_measurement_forecast_and_control(curves):
     at = points.set_index(["curve", "steps", "quantity", "what"])["value"]
     shown = at["LoRA", 3, after_release.DETECTED, after_release.MEASURED]
     assert shown == pytest.approx((rows["psi"] > 1.645).mean())
-    assert "3 steps" in after_release.curves_in_words(curves.texts, 0.05)
-    assert "0.683" in after_release.worded_rivals()
     with pytest.raises(ParameterError, match="expected LoRA or full"):
         after_release.trainings(LM, ["lora"], "docs", TRAINING, [1], lr=1e-3, batch_size=2)

@@ -55,11 +55,12 @@ def test_text_of_a_given_noise_beside_the_keys_own():
     sharper = score.score(LM.model, PROMPTS, texts, WM, KEYS[:1], token_weights=weights)["psi"]
     np.testing.assert_allclose(own["sharper"], sharper, atol=1e-4)
     less = key.attacked(LM, PROMPTS, WM, 0.5 * xi, KEYS[:2], 12, 1)
-    tables = [own.assign(what=key.OWN, n=0), less.assign(what=key.FORGED, n=5)]
-    table = key.shares(pd.concat(tables), key.FORGED, {"ψ": "psi", "price": "nats"})
+    both = pd.concat([own.assign(what=key.OWN, n=0), less.assign(what=key.FORGED, n=5)])
+    table = key.shares(both, key.FORGED, {"ψ": "psi", "price": "nats"})
     assert table[["texts", "of", "n"]].to_numpy().tolist() == [[5, "ψ", 8], [5, "price", 8]]
-    assert table.loc[0, "value"] == pytest.approx(less["psi"].mean() / own["psi"].mean())
-    assert 0 < table.loc[1, "value"] < table.loc[0, "value"] < 1
+    of_psi, of_price = table["value"]
+    assert of_psi == pytest.approx(less["psi"].mean() / own["psi"].mean())
+    assert 0 < of_price < of_psi < 1
 
 
 def test_each_rule_on_psi_that_is_given():
@@ -121,19 +122,6 @@ def test_an_unrelated_key_gets_a_caution_only_if_its_interval_excludes_0():
         assert key.noted(Estimate(0.4, low, high, 8), 1) == ""
 
 
-def test_the_share_of_forged_text_is_told_next_to_its_law():
-    psi_by_case = {(key.OWN, 0): 4.0, (key.FORGED, 10): 1.0, (key.FORGED, 50): 2.0}
-    used = pd.DataFrame(
-        {"what": what, "n": n, "psi": psi, "prompt": prompt}
-        for (what, n), psi in psi_by_case.items()
-        for prompt in range(8)
-    )
-    learnt = pd.DataFrame({"n": [10, 50, 50], "kappa": [4.0, 4.0, 9.0], key.LAW: [0.1, 0.3, 0.3]})
-    sentence = key.forged_in_words(used, learnt)
-    assert sentence.startswith("after 50 texts, forged text reaches **0.5 (")
-    assert sentence.endswith("the law promises 0.60")
-
-
 def test_registered_letters_keep_the_level_of_a_first_query():
     rng = np.random.default_rng(0)
     texts = rng.integers(0, 4_000, (4, 48)).tolist()
@@ -151,9 +139,6 @@ def test_registered_letters_keep_the_level_of_a_first_query():
             assert row.value == (norm.sf(psi) <= row.level).mean()
     assert registered.loc[40, "value"] > unregistered.loc[40, "value"] + 0.2
     assert key.last_letters(table)[key.REGISTERED]["level"] == first
-    assert f"**{unregistered.loc[40, 'value']:.3g} (" in key.letters_in_words(table)
-    [axes] = key.draw_letters(table, "300 texts").axes
-    assert axes.get_xscale() == "log"
 
 
 def test_letters_share_a_fifth_of_their_runs():

@@ -19,22 +19,14 @@ PAIRS = Pairs(PROMPTS, [perturb.Key.from_seed(i) for i in range(4)])
 @pytest.fixture(scope="module")
 def table():
     """Six pairs at two lengths; the last pair's marked text is too short for the second."""
+    cells = [(pair, n, kind) for pair in range(6) for n in (10, 40) for kind in (OWN, WRONG, PLAIN)]
+    cells.remove((5, 40, OWN))
+    table = pd.DataFrame(cells, columns=["prompt", "n_tokens", "kind"])
     rng = np.random.default_rng(1)
-    rows = [
-        {
-            "text": pair + 6 * (kind == PLAIN),
-            "prompt": pair,
-            "n_tokens": n,
-            "kind": kind,
-            "psi": rng.normal(2.0 * (kind == OWN)),
-            "grad_norm": (5 + pair) * n**0.5,
-        }
-        for pair in range(6)
-        for n in (10, 40)
-        for kind in (OWN, WRONG, PLAIN)
-        if (pair, n, kind) != (5, 40, OWN)
-    ]
-    return pd.DataFrame(rows)
+    table["psi"] = rng.normal(2.0 * (table["kind"] == OWN))
+    table["grad_norm"] = (5 + table["prompt"]) * np.sqrt(table["n_tokens"])
+    table["text"] = table["prompt"] + 6 * (table["kind"] == PLAIN)
+    return table
 
 
 def test_power_and_its_prediction_against_loops(table):
@@ -54,13 +46,12 @@ def test_power_and_its_prediction_against_loops(table):
 
 def test_the_gap_to_the_prediction_against_a_loop(table):
     gaps = []
-    for pair in range(6):
-        rows = table[table["prompt"] == pair].set_index(["n_tokens", "kind"])
+    for _, rows in table.groupby("prompt"):
+        psi = rows[rows["kind"] == OWN].set_index("n_tokens")["psi"]
+        norms = rows[rows["kind"] == PLAIN].set_index("n_tokens")["grad_norm"]
         of_pair = [
-            (rows.loc[(n, OWN), "psi"] >= norm.isf(0.05))
-            - norm.cdf(0.04 * rows.loc[(n, PLAIN), "grad_norm"] - norm.isf(0.05))
-            for n in (10, 40)
-            if (n, OWN) in rows.index
+            (psi[n] >= norm.isf(0.05)) - norm.cdf(0.04 * norms[n] - norm.isf(0.05))
+            for n in psi.index
         ]
         gaps.append(np.mean(of_pair))
     gap = detectability.power_gap(table, 0.04)
@@ -92,11 +83,7 @@ def test_a_text_whose_p_value_rises_is_counted():
     columns = {"text": [0, 0, 1, 1, 2, 3, 3], "n_tokens": [10, 20, 10, 20, 10, 10, 20]}
     columns["kind"] = [OWN] * 5 + [PLAIN] * 2
     columns["p_value"] = [0.2, 0.1, 0.2, 0.3, 0.5, 0.1, 0.9]
-    table = pd.DataFrame(columns)
-    assert detectability.rises(table) == 0.5
-    said = detectability.fall_in_words(table)
-    assert "is 0.2 at 10 tokens and 0.2 at 20 tokens" in said
-    assert said.endswith("rises in 50% of all cases.")
+    assert detectability.rises(pd.DataFrame(columns)) == 0.5
 
 
 def test_long_texts_are_compared_with_short_ones_cautiously():
@@ -105,25 +92,9 @@ def test_long_texts_are_compared_with_short_ones_cautiously():
         (20, detectability.KEPT, 0.7, 0.6, 0.85, 7),
         (20, detectability.FULFILLED, 0.1, 0.0, 0.2, 7),
     ]
-    columns = ["n_tokens", "ratio", "value", "low", "high", "n"]
-    ratios = pd.DataFrame(rows, columns=columns)
-    expected = stats.Estimate(0.25, 0.05, 0.4, 7)
-    found = detectability.long_less_short(ratios)
-    assert found.row() == pytest.approx(expected.row())
-
-
-def test_a_figure_has_a_panel_for_each_run(table):
-    table = table.assign(p_value=norm.sf(table["psi"]))
-    every = pd.concat([table.assign(run="doclm"), table.assign(run="this run", psi=9.0)])
-    titles = ["doclm, n = 6 pairs", "this run, n = 6 pairs"]
-    for draw in (detectability.draw_p, detectability.draw_roc, detectability.draw_norms):
-        figure = draw(every, "")
-        assert [axes.get_title("left") or axes.get_title() for axes in figure.axes] == titles
-    rates = detectability.detection_rates(table, 0.04)
-    figure = detectability.draw_power(rates.assign(run="doclm"), "")
-    [axes] = figure.axes
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert {*labels} == {OWN, "predicted", PLAIN, "level 0.05"}
+    ratios = pd.DataFrame(rows, columns=["n_tokens", "ratio", "value", "low", "high", "n"])
+    difference = detectability.long_less_short(ratios)
+    assert difference.row() == pytest.approx(stats.Estimate(0.25, 0.05, 0.4, 7).row())
 
 
 def test_single_tokens_are_scored_after_all_that_is_before_them(lm):
@@ -156,21 +127,18 @@ def test_each_temperature_has_the_same_pairs_and_random_numbers(lm):
 
 def test_psi_over_its_prediction_and_what_is_left_without_the_prompt(table):
     pairs = table[~((table["prompt"] == 5) & (table["n_tokens"] == 40))]
-    own, plain = (
-        pairs[pairs["kind"] == kind].groupby("prompt").mean(True) for kind in (OWN, PLAIN)
-    )
-    expected = own["psi"].mean() / (0.04 * plain["grad_norm"]).mean()
+    means = pairs.groupby(["kind", "prompt"])[["psi", "grad_norm"]].mean()
+    expected = means.loc[OWN, "psi"].mean() / (0.04 * means.loc[PLAIN, "grad_norm"]).mean()
     ratio = detectability.over_prediction(table, 0.04)
     assert (ratio.value, ratio.n) == (pytest.approx(expected), 6)
     assert ratio.low < expected < ratio.high
 
-    blind = table[table["kind"] != WRONG].assign(
-        psi=table["psi"] * np.where(table.prompt % 2, 0.5, 1)
-    )
+    halved = table["psi"] * np.where(table["prompt"] % 2, 0.5, 1)
+    blind = table.assign(psi=halved)[table["kind"] != WRONG]
     left = detectability.share_kept(blind, table)
     psi = table[table["kind"] == OWN].groupby("prompt")["psi"].mean()
-    halved = np.where(psi.index % 2, psi / 2, psi)
-    assert left.value == pytest.approx(halved.mean() / psi.mean())
+    expected = np.where(psi.index % 2, psi / 2, psi)
+    assert left.value == pytest.approx(expected.mean() / psi.mean())
     rows = detectability.by_length(table, blind, 0.04)
     assert rows["n_tokens"].tolist() == [10, 10, 40, 40]
     assert rows["n"].tolist() == [6, 6, 5, 5]

@@ -58,15 +58,6 @@ def test_turning_sigma_measures_each_strength_beside_its_prediction():
     assert list(table.loc[table["curve"] == first.PREDICTED, "value"]) == [1.0, 4.0]
 
 
-def test_the_picture_has_equal_axes_and_shows_the_psi_of_its_star(game):
-    cloud = first.cloud(LM, game, WM, KEYS)
-    figure = first.draw_picture(cloud, first.growth(LM, game, WM, KEYS[:3]), 0.05, "")
-    plane = figure.axes[0]
-    assert plane.get_aspect() == 1, "a dot at distance 1 lies on a circle"
-    words = [text.get_text() for text in plane.texts]
-    assert f"ψ = {cloud['along'][0]:.1f}" in words
-
-
 def test_the_largest_sigma_is_compared_with_its_prediction():
     rows = [(1.0, first.MEASURED, 1.2, 1.0, 1.4, 9), (8.0, first.MEASURED, 6.0, 4.0, 8.0, 9)]
     rows += [(8.0, first.PREDICTED, 8.0, None, None, None)]

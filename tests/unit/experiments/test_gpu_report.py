@@ -8,19 +8,13 @@ import pytest
 
 from gaussmark_experiments import gpu_report
 
-SMALL = [
-    "--layers=2",
-    "--width=64",
-    "--weight=model.layers.1.mlp.up_proj.weight",
-    "--dtype=float32",
-    "--device=cpu",
-    "--tokens=24",
-    "--prompt=8",
-]
+SMALL = ["--layers=2", "--width=64", "--weight=model.layers.1.mlp.up_proj.weight"]
+SMALL += ["--dtype=float32", "--device=cpu", "--tokens=24", "--prompt=8"]
 SMALL += ["--texts=4", "--repeats=1", "--keys=4"]
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_every_part_measures(tmp_path, capsys):
     assert gpu_report.main([*SMALL, "--out", str(tmp_path / "new" / "report")]) == 0
     found = json.loads((tmp_path / "new" / "report.json").read_text())
@@ -31,7 +25,6 @@ def test_every_part_measures(tmp_path, capsys):
     assert "nan" not in json.dumps(found["rows"]).lower()
 
 
-@pytest.mark.slow
 def test_a_part_that_fails_is_named(monkeypatch, capsys):
     def full(*_, **__):
         raise RuntimeError("out of memory\nand a page of details")

@@ -38,9 +38,8 @@ def test_trap_is_right_at_theta_wrong_at_theta_plus_xi_and_leaves_the_model_alon
     weight = moved.get_parameter(WM.weight)
     xi = noise(lm.model, WM, keys[3])
     weight.data += xi
-    ids = torch.tensor([cut[0][3] + cut[1][3]])
-    log_p = moved(ids[:, :-1]).logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[0, 4:, 0].sum()
-    gradient = torch.autograd.grad(log_p, weight)[0]
+    log_p = tiny_models.log_p(moved, cut[0][3], cut[1][3]).sum()
+    [gradient] = torch.autograd.grad(log_p, weight)
     slow = float((xi * gradient).sum() / (WM.sigma * gradient.norm()))
     assert table.loc[3, "θ + ξ"] == pytest.approx(slow, rel=1e-4)
 
@@ -65,12 +64,6 @@ def test_the_published_ways_count_what_each_threshold_lets_through(lm, cut):
     assert (at_moved.value, at_moved.n) == ((of_marked >= norm.isf(0.001)).mean(), 12)
     recorded = level_check.recorded_ways()
     assert set(recorded["measure"]) == set(ways["measure"]), "the figure draws them together"
-    of_runs = pd.concat([recorded, ways.assign(run="this run")])
-    figure = level_check.draw_published(of_runs, "")
-    rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert len(set(rows)) == len(rows) == 4
-    assert rows[-1] == "gradient at θ + ξ,\nthreshold from human texts"
-    assert figure.axes[1].get_title() == "watermarked text: detected at level .1%"
 
 
 def test_alarms_are_counted_by_kind_and_over_all():
@@ -89,7 +82,9 @@ def test_an_exact_interval_holds_its_level_or_does_not():
     wide = level_check.levels(table, (0.05, 0.001), confidence=0.99).query("kind == 'all'")
     low, high = stats.share(p <= 0.05, confidence=0.99).low, 0.05
     assert wide["holds"].tolist() == [low <= high, True]
-    assert not level_check.levels(table, (0.05,), confidence=0.9)["holds"].any()
+    narrow = level_check.levels(table, (0.05,), confidence=0.9)
+    assert not narrow["holds"].any()
+    assert level_check.misses(narrow).startswith("1 of 1 intervals"), "not that of all kinds"
 
 
 def test_kinds_and_a_writer_whose_text_is_read_by_its_characters(lm, monkeypatch):
@@ -108,63 +103,19 @@ def test_kinds_and_a_writer_whose_text_is_read_by_its_characters(lm, monkeypatch
     assert level_check.load_writer("gemma-3-270m") is None, "it is left out"
 
 
-def pairs_of(kind, p_values, grad_norm):
-    return pd.DataFrame({"kind": kind, "p_value": p_values, "grad_norm": grad_norm})
-
-
-def test_the_intervals_that_miss_are_counted_and_those_of_all_kinds_are_not():
-    table = pd.concat(
-        [pairs_of("a", np.linspace(0, 1, 999), 1.0), pairs_of("b", np.full(999, 0.04), 3.0)]
-    )
-    levels = level_check.levels(table, (0.05, 0.01))
-    # of b, 100% are below 5% and none is below 1%
-    assert level_check.misses(levels) == "intervals that miss their level: 2 of 4"
-
-
-def test_the_longest_gradients_are_named_with_their_false_alarms():
-    table = pd.concat([pairs_of("a", [0.04, 0.5], 1.0), pairs_of("b", [0.5, 0.5, 0.5], 3.0)])
-    said = level_check.rates_of_lengths(table)
-    assert said.startswith("the median ‖G‖ of b is 3.0 times that of a; false alarms: b 0% (")
-    assert ", a 50% (" in said
-
-
 def test_uniformity_is_tested_for_each_kind_and_for_all():
     uniform = np.linspace(0.001, 0.999, 400)
-    table = pd.concat([pairs_of("a", uniform, 1.0), pairs_of("b", uniform**2, 1.0)])
+    table = pd.DataFrame({"kind": np.repeat(["a", "b"], 400), "p_value": [*uniform, *uniform**2]})
     tests = level_check.uniformity(table)
     assert list(tests.index) == ["all", "a", "b"]
     assert tests["a"] > 0.99 > 0.001 > tests["b"]
     said = level_check.smallest_of_kinds(table)
-    assert said.startswith(
-        f"the smallest p-value of the 2 tests (one per kind) is {tests['b']:.2g} (b)"
-    )
+    assert f"the 2 tests (one per kind) is {tests['b']:.2g} (b)" in said
 
 
 def test_the_area_is_the_share_of_pairs_in_the_right_order():
-    ways = {"θ, N(0, 1)": ([0.0, 1.0], [2.0, 3.0]), "θ + ξ, N(0, 1)": ([0.0, 1.0], [0.5, 3.0])}
-    rows = [
-        {"way": way, "kind": kind, "psi": psi}
-        for way, both in ways.items()
-        for kind, psis in zip(("human", "marked"), both, strict=True)
-        for psi in psis
-    ]
-    said = level_check.areas(pd.DataFrame(rows))
+    table = pd.DataFrame({"way": np.repeat(["θ, N(0, 1)", "θ + ξ, N(0, 1)"], 4)})
+    table["kind"] = ["human", "human", "marked", "marked"] * 2
+    table["psi"] = [0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 0.5, 3.0]
+    said = level_check.areas(table)
     assert said.endswith("1.000 with the gradient at θ and 0.750 with the gradient at θ + ξ")
-
-
-def test_each_run_has_its_row_in_the_figures_and_its_line():
-    table = pd.DataFrame({"psi": [0.0, -3.0] * 4, "at": ["θ", "θ + ξ"] * 4})
-    table = table.assign(run=["doclm"] * 4 + ["this run"] * 4)
-    figure = level_check.draw_trap(table, "")
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["doclm", "this run"]
-    said = level_check.in_each_run(table, lambda of_run: f"{len(of_run)} rows").data
-    assert said.splitlines() == ["- **doclm**: 4 rows", "- **this run**: 4 rows"]
-
-    pairs = pairs_of("a", np.linspace(0, 1, 200), 1.0).assign(run="this run")
-    levels = level_check.levels(pairs, (0.05, 0.01)).assign(run="this run")
-    figure = level_check.draw_levels(levels, "")
-    for axes, level in zip(figure.axes, (0.05, 0.01), strict=True):
-        widest = levels.loc[levels["level"] == f"at level {100 * level:g}%", "high"].max()
-        assert axes.get_xlim()[1] > widest, "no interval is wider than its axis"
-        assert any(list(line.get_xdata()) == [level, level] for line in axes.lines)
-    assert len(level_check.draw_uniform(pairs, "").axes) == 1

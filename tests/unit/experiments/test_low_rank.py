@@ -8,11 +8,11 @@ import pytest
 import tiny_lm
 import tiny_models
 from matplotlib import pyplot as plt
-from scipy.stats import kstest
+from scipy.stats import kstest, norm
 
-from gaussmark_experiments import low_rank
+from gaussmark_experiments import low_rank, quality
 from gaussmark_experiments.low_rank import DIVIDED, FORGOTTEN, HUMAN, OWN, RIGHT, VANILLA
-from gaussmark_lib import divergence, gradients, likelihood, perturb, rank_reduce, stats
+from gaussmark_lib import divergence, gradients, perturb, rank_reduce, stats
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.pairs import Pairs
@@ -76,35 +76,29 @@ def test_prices_are_those_of_each_pairs_own_key():
     for name, scheme in schemes.items():
         alone = scheme.generate(LM.model, PROMPTS, 8, keys=PAIRS.keys, seed=5)
         assert texts[name] == alone, "the same random numbers in each scheme"
-    passages = list(
-        zip(MANY[:3], RESPONSES, strict=True)
-    )  # of other beginnings than the pairs' prompts
+    # of other beginnings than the pairs' prompts
+    passages = list(zip(MANY[:3], RESPONSES, strict=True))
     table = low_rank.prices(LM, schemes, PAIRS, texts, passages)
     assert len(table) == 2 * 2 * 3
     value = table.set_index(["scheme", "quantity", "pair"])["value"]
-    for i, (x, key) in enumerate(zip(*PAIRS, strict=True)):
-        for name, wm in zip(schemes, wms, strict=True):
-            own, marks = texts[name][i], [(wm, key)]
-            [nats] = divergence.per_text(LM.model, [x], [own], marks=marks)
+    for name, wm in zip(schemes, wms, strict=True):
+        for i, (x, key) in enumerate(zip(*PAIRS, strict=True)):
+            [nats] = divergence.per_text(LM.model, [x], [texts[name][i]], marks=[(wm, key)])
             assert value[name, OWN, i] == pytest.approx(nats / 8, rel=1e-4)
-            before, human, signed = [MANY[i]], [RESPONSES[i]], []
-            for sign in (1, -1):
-                with perturb.moved(wm.on(LM.model), [sign * perturb.noise(LM.model, wm, key)]):
-                    nats = likelihood.cross_entropy(LM.model, human, prompts=before)
-                    signed.append(nats.item())
-            base = likelihood.cross_entropy(LM.model, human, prompts=before).item()
-            assert value[name, HUMAN, i] == pytest.approx(np.mean(signed) - base, abs=1e-5)
+            pair, human = Pairs([MANY[i]], [key]), {HUMAN: [RESPONSES[i]]}
+            [nats] = quality.even_changes(LM, pair, human, wm)[HUMAN]
+            assert value[name, HUMAN, i] == pytest.approx(nats, abs=1e-5)
+
+
+def by_pair(values: dict[str, list[float]], column: str) -> pd.DataFrame:
+    """A row for each scheme and pair, from the values of each scheme's pairs."""
+    table = pd.DataFrame(values).rename_axis("pair").reset_index()
+    return table.melt("pair", var_name="scheme", value_name=column)
 
 
 def test_tables_over_pairs_are_means_and_their_ratios():
-    rows = [(VANILLA, 2.0, 4.0, 3.0), ("k = 4", 1.0, 5.0, 3.0), ("k = 9", 2.0, 2.0, 2.0)]
-    table = pd.DataFrame(
-        [
-            {"scheme": scheme, "pair": pair, "quantity": "price", "value": value}
-            for scheme, *values in rows
-            for pair, value in enumerate(values)
-        ]
-    )
+    prices = {VANILLA: [2.0, 4.0, 3.0], "k = 4": [1.0, 5.0, 3.0], "k = 9": [2.0, 2.0, 2.0]}
+    table = by_pair(prices, "value").assign(quantity="price")
     over = low_rank.over_vanilla(table).set_index("scheme")
     assert over["value"].to_dict() == pytest.approx({"k = 4": 1.0, "k = 9": 2 / 3})
     # without the first, the second or the third pair the ratio is 8/7, 4/5 or 1
@@ -126,11 +120,7 @@ def test_schemes_are_named_by_the_share_that_they_drop_whatever_the_size_of_the_
 
 def test_the_share_of_psi_that_is_left_is_compared_with_the_share_of_directions():
     psi = {VANILLA: [4.0, 6.0], "k = 5": [3.0, 3.0], "k = 9": [1.0, 3.0], "k = 9, both": [0.0, 0.0]}
-    table = pd.concat(
-        pd.DataFrame({"scheme": scheme, "pair": [0, 1], "psi": values})
-        for scheme, values in psi.items()
-    )
-    left = low_rank.more_than_directions(table, [0.5, 0.9])
+    left = low_rank.more_than_directions(by_pair(psi, "psi"), [0.5, 0.9])
     assert left.value == pytest.approx((4 / 10) / 0.1)
     assert left.n == 2
 
@@ -156,17 +146,12 @@ def test_each_record_says_how_much_of_psi_is_left_and_what_it_costs():
 
 
 def test_what_is_kept_after_edits_is_a_ratio_of_ratios_of_means():
-    rows = [
-        ("unedited", [4.0, 6.0], [2.0, 6.0]),
-        ("delete", [2.0, 2.0], [1.0, 3.0]),
-        ("insert", [0.0, 2.0], [1.0, 1.0]),
+    versions = [
+        ("unedited", {"k = 4": [4.0, 6.0], VANILLA: [2.0, 6.0]}),
+        ("delete", {"k = 4": [2.0, 2.0], VANILLA: [1.0, 3.0]}),
+        ("insert", {"k = 4": [0.0, 2.0], VANILLA: [1.0, 1.0]}),
     ]
-    table = pd.DataFrame(
-        {"edit": edit, "scheme": name, "pair": pair, "psi": psi}
-        for edit, projected, vanilla in rows
-        for name, values in (("k = 4", projected), (VANILLA, vanilla))
-        for pair, psi in enumerate(values)
-    )
+    table = pd.concat(by_pair(psi, "psi").assign(edit=edit) for edit, psi in versions)
     kept = low_rank.left_over_vanilla(table, "k = 4")
     assert kept.value == pytest.approx(((1 + 2) / 10) / ((1 + 2) / 8))  # over the mean of edits
     assert (kept.n, np.isnan(kept.low)) == (2, True), "two pairs have no interval"
@@ -181,10 +166,11 @@ def test_a_misplaced_projection_is_what_the_docstring_says():
     assert psi[DIVIDED] == pytest.approx(psi[RIGHT] * left, rel=1e-3, abs=1e-5)
     for exact in (RIGHT, FORGOTTEN):
         assert kstest(psi[exact][:200], "norm").pvalue > 1e-3
+    shares = low_rank.detected(psi, 0.05).set_index("statistic")["value"]
+    assert shares[DIVIDED] == (psi[DIVIDED] >= norm.isf(0.05)).mean()
     # ⟨ξ, PG⟩ and ⟨ξ, G⟩ by hand, of one text and key
-    [G] = [
-        g.G for g in gradients.gradients(LM.model, PROMPTS[:1], RESPONSES[:1], Watermark(WEIGHT, 1))
-    ]
+    [text] = gradients.gradients(LM.model, PROMPTS[:1], RESPONSES[:1], Watermark(WEIGHT, 1))
+    G = text.G
     xi = perturb.noise(LM.model, Watermark(WEIGHT, 0.15), keys[0])
     PG = rank_reduce.projector(wm.on(LM.model).linear.value(), k)(G)
     assert psi[RIGHT][0] == pytest.approx(float((xi * PG).sum() / PG.norm()) / 0.15, abs=1e-4)
@@ -201,65 +187,29 @@ def test_each_sides_directions_are_drawn_against_their_own_number():
     assert ends["of ‖G‖², 5 left directions"] == pytest.approx([1, 5 / 6])
     assert ends["of ‖G‖², 9 right directions"] == pytest.approx([5 / 9, 5 / 6])
     assert ends["of the weight's ‖θ‖², right"] == pytest.approx([5 / 9, 1])
-    [null] = low_rank.draw_null({RIGHT: np.arange(3.0), DIVIDED: np.zeros(3)}, "n = 3").axes
-    assert {line.get_label() for line in null.lines} == {RIGHT, DIVIDED, "N(0, 1)"}
     plt.close("all")
 
 
-def test_estimates_of_one_scheme_and_what_an_even_spread_would_leave():
-    over = pd.DataFrame(
-        {"scheme": ["k = 1", "k = 2"], "quantity": OWN, "value": [1.0, 2.0], "low": 0.5, "high": 3}
-    )
-    assert low_rank.of_scheme(over.assign(n=7), "k = 2")[OWN].row()["value"] == 2.0
-    promised = {VANILLA: np.array([4.0, 6.0]), "k = 2": np.array([1.0, 3.0])}
-    said = low_rank.left_in_words(promised, "k = 2", 0.25, stats.Estimate(1.1, 1.0, 1.2, 9))
-    assert "$\\sqrt{1-k/d}$ = 50% of ψ. The gradients predict 40%." in said
-    assert low_rank.detected({RIGHT: np.array([0.0, 3.0])}, 0.05)["value"].tolist() == [0.5]
-
-
-def test_prices_in_words_follow_the_interval():
-    costs = pd.DataFrame(
-        {
-            "quantity": [OWN, OWN, HUMAN, HUMAN],
-            "scheme": [VANILLA, "k = 2"] * 2,
-            "value": [0.4, 0.3, 0.2, 0.1],
-        }
-    )
-    endings = {
-        (0.7, 0.9): "between 10% and 30% cheaper.",
-        (1.1, 1.4): "between 10% and 40% more expensive.",
-        (0.9, 1.2): "at most 10% cheaper and at most 20% more expensive.",
-        (np.nan, np.nan): "because there is no interval.",
-    }
-    for (low, high), ending in endings.items():
-        over = {OWN: stats.Estimate(0.75, 0.7, 0.8, 9), HUMAN: stats.Estimate(1.0, low, high, 9)}
-        said = low_rank.prices_in_words(costs, over, "k = 2")
-        assert "0.300 on its own text (vanilla 0.400)" in said
-        assert "0.100 on human text (vanilla 0.200)" in said
-        assert said.endswith(ending)
+@pytest.mark.parametrize(
+    ("low", "high", "ending"),
+    [
+        (0.7, 0.9, "between 10% and 30% cheaper."),
+        (1.1, 1.4, "between 10% and 40% more expensive."),
+        (0.9, 1.2, "at most 10% cheaper and at most 20% more expensive."),
+        (np.nan, np.nan, "because there is no interval."),
+    ],
+)
+def test_prices_in_words_follow_the_interval(low, high, ending):
+    costs = pd.DataFrame({"quantity": [OWN, OWN, HUMAN, HUMAN], "scheme": [VANILLA, "k = 2"] * 2})
+    over = {OWN: stats.Estimate(0.75, 0.7, 0.8, 9), HUMAN: stats.Estimate(1.0, low, high, 9)}
+    said = low_rank.prices_in_words(costs.assign(value=[0.4, 0.3, 0.2, 0.1]), over, "k = 2")
+    assert "0.300 on its own text (vanilla 0.400)" in said
+    assert "0.100 on human text (vanilla 0.200)" in said
+    assert said.endswith(ending)
 
 
 def test_the_projection_that_drops_most_is_found_among_the_left_ones():
-    rows = [
-        {"scheme": scheme, "pair": pair, "psi": psi * (1 + pair)}
-        for scheme, psi in ((VANILLA, 4.0), ("k = 9", 2.0), ("k = 10", 1.0), ("k = 12, right", 3.0))
-        for pair in range(8)
-    ]
-    over = low_rank.share_of_psi(pd.DataFrame(rows))
+    means = {VANILLA: 4.0, "k = 9": 2.0, "k = 10": 1.0, "k = 12, right": 3.0}
+    psi = {scheme: [mean * (1 + pair) for pair in range(8)] for scheme, mean in means.items()}
+    over = low_rank.share_of_psi(by_pair(psi, "psi"))
     assert low_rank.of_strongest(over, low_rank.PSI).value == pytest.approx(0.25)
-    promised = {VANILLA: np.array([4.0, 4.0]), "k = 9": np.array([1.0, 3.0])}
-    figure = low_rank.draw_one_sigma(over.assign(run="doclm"), promised, [0.5])
-    assert [axes.get_title("left") or axes.get_title() for axes in figure.axes] == [
-        "doclm",
-        "this run",
-    ]
-    rows_of_figure = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert rows_of_figure == ["k = 9", "k = 10", "50% dropped", "k = 12, right"]
-    plt.close("all")
-
-
-def test_what_the_wrong_tests_detect_is_said_for_each_run():
-    psi = {RIGHT: np.array([3.0, 3.0]), DIVIDED: np.zeros(2), FORGOTTEN: np.array([0.0, 3.0])}
-    said = low_rank.misuses_in_words(low_rank.detected(psi, 0.05))
-    assert said.startswith("the right test detects 100% of 2")
-    assert said.endswith("rVert$ 0%, and the test without P 50%")

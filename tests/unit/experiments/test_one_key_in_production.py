@@ -32,18 +32,14 @@ def drawn(K: np.ndarray, n_keys: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("cosine", [0.0, 0.3, 0.8])
-def test_the_predicted_spread_is_the_simulated_one(cosine):
-    measured = production.false_alarms(drawn(alike(30, cosine), 20_000)).std()
-    assert production.predicted_spread(alike(30, cosine)) == pytest.approx(measured, rel=0.05)
-
-
-@pytest.mark.parametrize("cosine", [0.0, 0.3])
 def test_the_spread_divided_by_its_prediction_is_1_and_sees_dependence_that_K_does_not_say(cosine):
-    psi = drawn(alike(30, cosine), 4_000)
-    ratio = production.spread_ratio(psi, alike(30, cosine))
+    psi = drawn(alike(30, cosine), 20_000)
+    spread = production.false_alarms(psi).std()
+    assert production.predicted_spread(alike(30, cosine)) == pytest.approx(spread, rel=0.05)
+    ratio = production.spread_ratio(psi[:4_000], alike(30, cosine))
     assert ratio.low < ratio.value < ratio.high
     assert (ratio.value, ratio.n) == (pytest.approx(1, abs=0.06), 4_000)
-    wrong = production.spread_ratio(psi, alike(30, 0.15))
+    wrong = production.spread_ratio(psi[:4_000], alike(30, 0.15))
     assert not wrong.low < 1 < wrong.high
 
 
@@ -82,8 +78,6 @@ def test_all_innovations_at_once_are_those_of_the_stream():
     np.testing.assert_allclose(residual, table["residual"].to_numpy()[::3], atol=1e-4)
     np.testing.assert_allclose(r.T[:8].ravel(), table["innovation"][:24], atol=1e-3)
     assert np.isnan(r[:, 8]).all(), "a text twice says nothing the second time"
-    expected = np.linalg.solve(np.linalg.cholesky(K[:8, :8]), psi[:, :8].T).T
-    np.testing.assert_allclose(r[:, :8], expected, atol=1e-6)
 
 
 def test_the_innovation_given_references_is_that_of_the_stream():
@@ -95,15 +89,13 @@ def test_the_innovation_given_references_is_that_of_the_stream():
     prompts = [LM.prompt(LM.decode(ids)) for ids in others.prompts]
     written = generate.sample(LM.model, prompts, 20, marks=[(WM, key) for key in keys[:2]], seed=1)
     for i, key in enumerate(keys[:2]):
-        one, same = (
-            ([prompts[i]], [written[i]]),
-            (others.prompts[i : i + 1], others.responses[i : i + 1]),
-        )
-        row = joint.sequence(LM.model, *one, WM, [key], given=known[:2]).iloc[0]
+        ask = (WM, [key])
+        marked = joint.sequence(LM.model, [prompts[i]], [written[i]], *ask, given=known[:2])
         for column in ("psi", "innovation", "residual"):
-            assert table[column][i] == pytest.approx(row[column], abs=2e-3)
-        row = joint.sequence(LM.model, *same, WM, [key], given=known[:2]).iloc[0]
-        assert table["usual"][i] == pytest.approx(row["residual"], abs=2e-3)
+            assert table[column][i] == pytest.approx(marked[column][0], abs=2e-3)
+        plain = [others.prompts[i]], [others.responses[i]]
+        human = joint.sequence(LM.model, *plain, *ask, given=known[:2])
+        assert table["usual"][i] == pytest.approx(human["residual"][0], abs=2e-3)
 
 
 def test_what_is_kept_by_files_of_a_simulated_kind():
@@ -130,31 +122,12 @@ def two_audits() -> pd.DataFrame:
     return pd.DataFrame(audits).assign(run="this run")
 
 
-def test_the_kind_on_which_keys_differ_most_is_named_with_its_cosine():
-    said = production.in_words(two_audits())
-    assert said.startswith("keys differ most on alike: their rates spread ")
-    assert "(mean cosine 0.70), and the worst of 3,000 keys flags" in said
-    assert said.endswith("of the 40 texts")
-
-
-def test_innovations_spread_like_independent_texts_and_the_law_is_on_its_line():
-    audits = two_audits()
-    spreads = production.spreads_by_test(audits).pivot(index="kind", columns="test", values="value")
+def test_innovations_spread_like_independent_texts():
+    table = production.spreads_by_test(two_audits())
+    spreads = table.pivot(index="kind", columns="test", values="value")
     assert spreads.loc["alike", "tested by ψ"] > 3
     assert spreads.loc["independent", "tested by ψ"] == pytest.approx(1, rel=0.1)
     np.testing.assert_allclose(spreads["tested by innovations"], 1, rtol=0.1)
-    [points, _] = production.draw_law(audits, "").axes[0].lines
-    np.testing.assert_allclose(points.get_xdata(), points.get_ydata(), rtol=0.1)
-
-
-def test_the_batch_in_words_names_the_worst_kind():
-    K = alike(20, 0.7)
-    batch = [
-        production.any_alarm(drawn(K, 3000), K).assign(kind="alike"),
-        production.any_alarm(drawn(np.eye(20), 3000), np.eye(20)).assign(kind="independent"),
-    ]
-    said = production.fisher_in_words(pd.concat(batch))
-    assert "of 3,000 keys on alike; the other two tests, each on its worst kind:" in said
 
 
 def test_an_audit_of_dependent_texts():
@@ -209,7 +182,5 @@ def test_two_texts_are_chosen_by_their_cosine_and_the_line_is_told():
     assert production.kind_of_pairs({"docs": unlike, "licences": K, "mine": 0.5 * K}) == "licences"
     assert production.kind_of_pairs({"licences": K, "source": unlike}) == "source"
     said = production.after_a_high_one(np.array([[2.0, 1.0], [0.5, 3.0]]), 0.8)
-    assert said.startswith("1 of the 2 keys have ψ₁ above 1, on average 2.00. For these keys, ψ₂")
-    assert said.endswith(
-        "on average 1.00; the line predicts 1.60. At ψ₁ = 3, the line predicts 2.4."
-    )
+    assert said.startswith("1 of the 2 keys have ψ₁ above 1, on average 2.00.")
+    assert "on average 1.00; the line predicts 1.60." in said

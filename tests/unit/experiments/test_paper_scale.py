@@ -12,25 +12,17 @@ from scipy.stats import kstest
 
 MOST = 8  # GiB
 
+IS_FULL = psutil.virtual_memory().available < (MOST + 1) * 2**30
+needs_memory = pytest.mark.skipif(IS_FULL, reason=f"needs {MOST + 1} GiB of free memory")
+pytestmark = [pytest.mark.slow, pytest.mark.spread, needs_memory]
+
 
 def measured(*words: str) -> dict:
     command = [sys.executable, "-m", "gaussmark_experiments.paper_scale", *words]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=True,
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=True)
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
-@pytest.mark.spread
-@pytest.mark.skipif(
-    psutil.virtual_memory().available < (MOST + 1) * 2**30,
-    reason=f"needs {MOST + 1} GiB of free memory",
-)
 def test_many_keys_on_wide_matrices_fit():
     found = measured("--texts", "2")
     assert len(found["psi"]) == 16 * 2
@@ -38,12 +30,6 @@ def test_many_keys_on_wide_matrices_fit():
     assert kstest(found["psi"][:16], "norm").pvalue > 1e-4, "of one text, over keys"
 
 
-@pytest.mark.slow
-@pytest.mark.spread
-@pytest.mark.skipif(
-    psutil.virtual_memory().available < (MOST + 1) * 2**30,
-    reason=f"needs {MOST + 1} GiB of free memory",
-)
 def test_a_stream_on_a_wide_matrix_keeps_its_texts_by_their_terms():
     """Eight whole directions would take 1.75 GiB beside what two noises and a pass need, 1.2."""
     found = measured("--stream", "--keys", "2", "--texts", "8")

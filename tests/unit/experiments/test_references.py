@@ -102,12 +102,7 @@ CLAIMS = [  # a record, a claim (None: its headline), decimals, what the page mu
     ("token_level_keys_smollm2", "mean Γ of untouched tokens after substitute", 2, 1),
     ("token_level_keys_smollm2", "share detected after substitute", 2, 1),
     ("taken_apart_smollm2", None, 3, 1),
-    (
-        "taken_apart_smollm2",
-        "share detected at 0.01 without the prompt: likelihood ratio with",
-        2,
-        1,
-    ),
+    ("taken_apart_smollm2", "share detected at 0.01 without the prompt: likelihood ratio w", 2, 1),
     ("taken_apart_smollm2", "share detected at 0.01 by ψ at θ with the exact threshold", 2, 1),
     ("detectability_smollm2", None, 0, 100),
     ("detectability_smollm2", "largest ‖G‖ of the answers", 2, 1),
@@ -125,25 +120,27 @@ CLAIMS = [  # a record, a claim (None: its headline), decimals, what the page mu
 ]
 
 
+def claims_table() -> str:
+    page = (files.RUNS / "README.md").read_text(encoding="utf-8")
+    return page.partition("## The paper's claims")[2].partition("\n## ")[0]
+
+
 @pytest.mark.parametrize(("name", "beginning", "decimals", "unit"), CLAIMS)
 def test_the_papers_claims_have_the_figures_of_the_records(name, beginning, decimals, unit):
-    page = (files.RUNS / "README.md").read_text(encoding="utf-8")
-    table = page.partition("## The paper's claims")[2].partition("\n## ")[0]
     results = references.records()[name].results
     if beginning is None:
         estimate = results["headline"]
     else:
         estimate = next(row for row in results["claims"] if row["claim"].startswith(beginning))
     low, high = (_number(unit * estimate[end], decimals) for end in ("low", "high"))
-    lines = [line for line in table.splitlines() if f"reference/{name}/" in line]
+    lines = [line for line in claims_table().splitlines() if f"reference/{name}/" in line]
     assert any(f"({low} to {high}" in line.replace("0.", ".") for line in lines), (low, high)
     number = _number(unit * estimate["value"], decimals)
     assert any(number in line.replace("0.", ".") for line in lines), number
 
 
 def test_the_table_names_every_item_of_the_paper_and_its_records_exist():
-    page = (files.RUNS / "README.md").read_text(encoding="utf-8")
-    table = page.partition("## The paper's claims")[2].partition("\n## ")[0]
+    table = claims_table()
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
     outcomes = ("**confirmed**", "**contradicted**", "**undecidable**", "not recorded yet")
     assert [row[0] for row in rows if not row[2].startswith(outcomes)] == []
@@ -160,30 +157,21 @@ def _number(value: float, decimals: int) -> str:
 
 def test_notebook_14_prints_the_pooled_figures(pooled):
     """In its outputs: the cells read the record, and their prose has no number of its own."""
-    path = files.NOTEBOOKS / "14_after_release.ipynb"
-    text = path.read_text(encoding="utf-8")
+    text = (files.NOTEBOOKS / "14_after_release.ipynb").read_text(encoding="utf-8")
     texts, nats = pooled.results["texts"], pooled.results["nats"]
-    printed = [
-        texts[name] for name in ("4 bits", "fine-tuned, 40 steps", "half the base", "shrunk")
-    ]
-    printed += [nats[name] for name in ("half the base", "mean with 3 siblings", "shrunk")]
-    printed += [pooled.results["student"]]
-    estimates = [str(Estimate(**row)) for row in printed]
+    rows = [texts[name] for name in ("4 bits", "fine-tuned, 40 steps", "half the base", "shrunk")]
+    rows += [nats[name] for name in ("half the base", "mean with 3 siblings", "shrunk")]
+    estimates = [str(Estimate(**row)) for row in [*rows, pooled.results["student"]]]
     assert [estimate for estimate in estimates if estimate not in text] == []
 
 
 def _short(estimate: dict, decimals: int = 2) -> str:
     """Such as ``.92 (.88 to .97)``."""
-    value, low, high = (
-        f"{estimate[name]:.{decimals}f}".replace("0.", ".", 1).replace("-", "−")
-        for name in ("value", "low", "high")
-    )
+    value, low, high = (_number(estimate[name], decimals) for name in ("value", "low", "high"))
     return f"{value} ({low} to {high})"
 
 
 def test_the_record_of_a_section_speaks_for_its_model_and_the_notebooks_for_the_others():
-    assert [run.id for run in runs.references("quality_judged")] == [
-        "quality_judged_smollm2",
-        "quality",
-    ]
+    ids = [run.id for run in runs.references("quality_judged")]
+    assert ids == ["quality_judged_smollm2", "quality"]
     assert [run.id for run in runs.references("05_quality")] == ["quality_smollm2", "quality"]

@@ -154,18 +154,13 @@ def test_each_matrix_adds_the_same_to_the_predicted_psi():
 
 def test_one_matrix_and_several_are_compared_pair_by_pair():
     table = pd.DataFrame(
-        {
-            "matrices": [1, 1, 3, 3],
-            "pair": [0, 1, 0, 1],
-            "psi": [2.0, 3.0, 4.0, 2.0],
-            "forecast": [4.0, 4.0, 4.0, 4.0],
-            "human": [1.0, 3.0, 2.0, 4.0],
-        }
+        {"matrices": [1, 1, 3, 3], "pair": [0, 1] * 2, "psi": [2.0, 3.0, 4.0, 2.0]}
     )
+    table = table.assign(forecast=4.0, own=2.0, human=[1.0, 3.0, 2.0, 4.0])
     assert sharper_test.nearer(table).value == pytest.approx((0.5 - 0.25) / 2)
     assert sharper_test.damage(table).value == pytest.approx(6 / 4)
     assert sharper_test.by_matrices(table, "psi", "forecast") == {"1": 0.625, "3": 0.75}
-    told = sharper_test.told(table.assign(own=2.0)).set_index(["what", "matrices"])["value"]
+    told = sharper_test.told(table).set_index(["what", "matrices"])["value"]
     assert told["ψ divided by σ‖G‖", "noise in several matrices"] == pytest.approx(6 / 8)
     assert told["price: human / own text", "noise in one matrix"] == pytest.approx(4 / 4)
 
@@ -200,14 +195,8 @@ def test_edits_are_told_with_the_factor_and_the_share_detected():
         for i in range(4)
     ]
     after = pd.DataFrame(rows)
-    gains = sharper_test.gains(after)
-    is_cleaned = (gains["edit"] == edit) & (gains["test"] == sharper_test.CLEANED)
-    assert gains[is_cleaned]["value"].item() == pytest.approx(5.5 / 3.5)
-    doclm = gains[gains["edit"] == edit].assign(run="doclm")
-    table = sharper_test.in_words(pd.concat([doclm, gains.assign(run="this run")]))
-    assert table.columns.tolist() == ["doclm", "this run"]
-    assert table.loc[edit, sharper_test.CLEANED]["doclm"].startswith("1.57 (")
-    assert table.loc[sharper_test.UNEDITED, sharper_test.SHARPER]["doclm"] == "not measured"
+    gains = sharper_test.gains(after).set_index(["edit", "test"])["value"]
+    assert gains[edit, sharper_test.CLEANED] == pytest.approx(5.5 / 3.5)
 
     detected = sharper_test.detected(after, 0.01)
     params = {"edits": ["delete at random"], "fractions": [0.3, 0.1]}

@@ -16,31 +16,22 @@ RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 12, 5, 9)
 
 def test_tasks_take_turns_and_the_warm_up_is_not_counted():
     order = []
-    found = speed.alternating(
-        {"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repeats=3
-    )
+    tasks = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+    times = speed.alternating(tasks, repeats=3)
     assert order == ["a", "b"] * 4
-    assert found[["task", "repeat"]].to_numpy().tolist() == [
-        [task, repeat] for repeat in range(3) for task in "ab"
-    ]
-    assert (found["seconds"] >= 0).all()
+    turns = [[task, repeat] for repeat in range(3) for task in "ab"]
+    assert times[["task", "repeat"]].to_numpy().tolist() == turns
+    assert (times["seconds"] >= 0).all()
 
 
 def test_a_ratio_is_the_median_over_repeats_with_an_interval_that_one_repeat_does_not_decide():
     load = np.exp(np.random.default_rng(0).normal(size=15))
-    times = pd.DataFrame(
-        {
-            "task": ["a", "b"] * 15,
-            "repeat": np.repeat(range(15), 2),
-            "seconds": np.column_stack([3 * load, load]).ravel(),
-        }
-    )
+    times = pd.DataFrame({"task": ["a", "b"] * 15, "repeat": np.repeat(range(15), 2)})
+    times["seconds"] = np.column_stack([3 * load, load]).ravel()
     times.loc[4, "seconds"] *= 100
-    found = speed.ratio(times, "a", "b")
-    assert found.value == pytest.approx(3)
-    assert found.low == pytest.approx(3)
-    assert found.high == pytest.approx(3)
-    assert found.n == 15
+    ratio = speed.ratio(times, "a", "b")
+    assert [ratio.value, ratio.low, ratio.high] == pytest.approx([3, 3, 3])
+    assert ratio.n == 15
 
 
 def test_operations_are_those_of_the_matrix_products():
@@ -50,28 +41,22 @@ def test_operations_are_those_of_the_matrix_products():
 
 
 def test_scoring_has_fewer_operations_the_higher_its_weight(model):
-    ways = {
-        weight: lambda weight=weight: score.score(
-            model, PROMPTS, RESPONSES, perturb.Watermark(weight, 0.1), [perturb.Key.from_seed(0)]
-        )
-        for weight in ("model.layers.0.mlp.down_proj.weight", "model.layers.2.mlp.down_proj.weight")
-    }
-    low, high = (speed.operations(way) for way in ways.values())
+    def of_block(number):
+        wm = perturb.Watermark(f"model.layers.{number}.mlp.down_proj.weight", 0.1)
+        keys = [perturb.Key.from_seed(0)]
+        return speed.operations(lambda: score.score(model, PROMPTS, RESPONSES, wm, keys))
+
     forward = speed.operations(lambda: speed.forward_only(model, PROMPTS, RESPONSES))
-    assert forward < high < low < 2.3 * forward
+    assert forward < of_block(2) < of_block(0) < 2.3 * forward
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_the_plain_loop_finds_the_same_psi(architecture):
-    model = tiny_models.build(architecture)
-    wm, key = (
-        perturb.Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05),
-        perturb.Key.from_seed(3),
-    )
+    model, wm = tiny_models.marked(architecture)
+    key = perturb.Key.from_seed(3)
     loop = speed.plain_loop(model, PROMPTS, RESPONSES, wm, perturb.noise(model, wm, key))
-    np.testing.assert_allclose(
-        loop, score.score(model, PROMPTS, RESPONSES, wm, [key])["psi"], atol=1e-4
-    )
+    expected = score.score(model, PROMPTS, RESPONSES, wm, [key])["psi"]
+    np.testing.assert_allclose(loop, expected, atol=1e-4)
     assert all(p.grad is None for p in model.parameters())
 
 
@@ -87,14 +72,6 @@ def test_each_way_of_writing_is_divided_by_the_plain_model_of_its_repeat():
     assert over[["task", "value", "n"]].to_numpy().tolist() == [["watermarked", 2.0, 2]]
 
 
-def test_a_run_has_its_own_panel_because_machines_differ():
-    times = {"run": ["doclm", "this run"] * 2, "task": "score", "n_tokens": [8, 8, 16, 16]}
-    times = pd.DataFrame(times | {"seconds": [1.0, 0.01, 2.0, 0.02]})
-    slow, fast = speed.draw_against(times, "n_tokens", "tokens", "Time", "a caption").axes
-    assert slow.get_ylim()[0] == fast.get_ylim()[0] == 0
-    assert slow.get_ylim()[1] > 50 * fast.get_ylim()[1]
-
-
 def test_memory_of_the_records_stands_next_to_that_of_this_run():
     table = speed.memory_by_run("10_speed", {"plain loop, one text": 12.3})
     assert table.loc["plain loop, one text", "this run"] == 12
@@ -103,11 +80,9 @@ def test_memory_of_the_records_stands_next_to_that_of_this_run():
 
 
 def test_the_four_ways_write_what_they_say():
-    lm, keys = tiny_lm.build(), [perturb.Key.from_seed(i) for i in range(2)]
-    before, wm = (
-        lm.model.get_parameter(tiny_lm.WEIGHT).clone(),
-        perturb.Watermark(tiny_lm.WEIGHT, 9),
-    )
+    lm, wm = tiny_lm.build(), perturb.Watermark(tiny_lm.WEIGHT, 9)
+    keys = [perturb.Key.from_seed(i) for i in range(2)]
+    before = lm.model.get_parameter(tiny_lm.WEIGHT).clone()
     ways = speed.generations(lm, PROMPTS[:2], wm, keys, 6, seed=1)
     written = {name: way() for name, way in ways.items()}
     assert written["plain"] == generate.sample(lm.model, PROMPTS[:2], 6, seed=1)

@@ -159,20 +159,3 @@ def test_a_record_says_what_the_mixture_gains_and_how_it_was_tested():
 def test_the_watermarked_texts_until_a_stream_is_found_are_counted():
     rows = of_two_keys(4.0).assign(log_e=[0, 0, 0, 3.1, 0, 0, 0, 0])
     assert streams.marked_until_found(rows).value == 2.5, "found at the second; not found: 3"
-
-
-def test_the_figures_have_the_panels_of_the_records_and_of_this_run():
-    smollm2, _ = runs.references(streams.NOTEBOOK)
-    figures = {
-        "watched": streams.draw_watched(smollm2.table("watched"), ""),
-        "gained": streams.draw_gained(smollm2.table("gained"), ""),
-        "found": streams.draw_found(smollm2.table("streams"), ""),
-    }
-    titles = {
-        name: [axes.get_title() or axes.get_title("left") for axes in figure.axes]
-        for name, figure in figures.items()
-    }
-    assert titles["watched"] == ["SmolLM2", "doclm", "this run"]
-    assert titles["gained"] == ["SmolLM2", "this run"], "the record of doclm has no mixture"
-    rarities = ("SmolLM2, 1 in 10", "doclm, 1 in 20", "this run, 1 in 10")
-    assert titles["found"] == [f"{name} watermarked" for name in rarities]

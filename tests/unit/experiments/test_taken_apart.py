@@ -3,19 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+import tiny_models
 import torch
 
 from gaussmark_experiments import taken_apart
-from gaussmark_experiments.taken_apart import (
-    AT_MOVED,
-    AT_THETA,
-    EMPIRICAL,
-    EXACT,
-    KNOWN,
-    MARKED,
-    RATIO,
-    UNKNOWN,
-)
+from gaussmark_experiments.taken_apart import AT_MOVED, AT_THETA, KNOWN, MARKED, RATIO, UNKNOWN
 from gaussmark_lib import files
 from gaussmark_lib.perturb import Key, Watermark, noise
 from gaussmark_lib.score import score
@@ -33,9 +25,7 @@ def texts():
 
 def log_p_and_gradient(model, prompt, text):
     """log p(y | x) and its gradient in the marked weight, by autograd over one full pass."""
-    ids = torch.tensor([[*prompt, *text]])
-    log_p = model(ids[:, :-1]).logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[0, :, 0]
-    total = log_p[len(prompt) - 1 :].sum()
+    total = tiny_models.log_p(model, prompt, text).sum()
     return total.item(), torch.autograd.grad(total, model.get_parameter(WM.weight))[0]
 
 
@@ -92,15 +82,17 @@ def test_as_many_human_texts_lie_above_a_threshold_as_its_level_allows(scores):
 
 def test_statistics_that_are_one_up_to_shift_and_scale_detect_the_same_texts(scores):
     hits = taken_apart.detected(scores, "speeches", [0.05, 0.001])
-    empirical = hits[(hits["threshold"] == EMPIRICAL) & (hits["level"] == 0.05)]
+    empirical = hits[(hits["threshold"] == taken_apart.EMPIRICAL) & (hits["level"] == 0.05)]
     by_test = empirical.groupby("statistic")["hit"].apply(list)
     assert by_test[AT_MOVED] == by_test[RATIO] == by_test[AT_THETA]
     assert "speeches" not in set(empirical["kind"])  # it set the threshold
     at_least = set(hits[hits["level"] == 0.001]["threshold"])
-    assert at_least == {EXACT}  # 400 pairs have no threshold at .001
-    new, old = (UNKNOWN, RATIO, EMPIRICAL), (UNKNOWN, AT_MOVED, EMPIRICAL)
+    assert at_least == {taken_apart.EXACT}  # 400 pairs have no threshold at .001
+    new, old = (UNKNOWN, RATIO, taken_apart.EMPIRICAL), (UNKNOWN, AT_MOVED, taken_apart.EMPIRICAL)
     assert taken_apart.gain(hits, 0.05, new, old).value == 0
-    trap = taken_apart.gain(hits, 0.05, (KNOWN, AT_THETA, EXACT), (KNOWN, AT_MOVED, EXACT))
+    trap = taken_apart.gain(
+        hits, 0.05, (KNOWN, AT_THETA, taken_apart.EXACT), (KNOWN, AT_MOVED, taken_apart.EXACT)
+    )
     assert trap.low > 0.5
     apart = taken_apart.apart(scores, "speeches").groupby("prompt")["value"]
     assert (apart.max() - apart.min()).max() == pytest.approx(0, abs=1e-9)
@@ -114,31 +106,21 @@ def test_each_step_is_a_difference_of_two_rates_and_two_steps_make_the_whole(sco
     value = steps.set_index("step")["value"]
     rates = taken_apart.rates(taken_apart.detected(worse, "speeches", [0.05]))
     own = rates[rates["kind"] == MARKED].set_index(["prompt", "test"])["value"].loc[UNKNOWN]
-    gradient = own[f"{AT_THETA}, {EMPIRICAL}"] - own[f"{AT_MOVED}, {EMPIRICAL}"]
+    gradient = (
+        own[f"{AT_THETA}, {taken_apart.EMPIRICAL}"] - own[f"{AT_MOVED}, {taken_apart.EMPIRICAL}"]
+    )
     assert value[taken_apart.TO_THETA] == pytest.approx(gradient)
     assert gradient > 0.1
     assert value[taken_apart.TO_RATIO] == 0  # in this table, a straight-line function of ψ at θ
     assert value[taken_apart.TO_BOTH] == pytest.approx(gradient)
     assert value[taken_apart.TO_KNOWN] == 0  # the same statistics with the prompt and without
     said = taken_apart.steps_in_words(steps)
-    assert said.startswith(f"the ratio gains {gradient:.3f} (")
     assert "the ratio instead of ψ at θ **0.000 (no interval)**" in said  # all keys agree
-
-
-def test_the_moments_and_spreads_of_each_kind_are_worded(scores):
-    moments = taken_apart.moments(scores).set_index(["prompt", "kind"])
-    cell = scores[(scores["prompt"] == KNOWN) & (scores["kind"] == "source")][RATIO]
-    assert moments.loc[(KNOWN, "source"), RATIO] == f"{cell.mean():.2f} ± {cell.std():.2f}"
-    wider = scores.copy()
-    wider.loc[wider["kind"] == "source", RATIO] *= 2
-    said = taken_apart.spreads_in_words(wider)
-    assert f"speeches **{scores[scores['kind'] == 'speeches'][RATIO].std():.1f}**" in said
-    assert f"source **{2 * scores[scores['kind'] == 'source'][RATIO].std():.1f}**" in said
 
 
 def test_the_exact_test_keeps_its_level_and_a_broken_one_is_seen(scores):
     exact = taken_apart.detected(scores, "speeches", [0.05])
-    exact = exact[(exact["threshold"] == EXACT) & (exact["kind"] == "speeches")]
+    exact = exact[(exact["threshold"] == taken_apart.EXACT) & (exact["kind"] == "speeches")]
     right = exact[exact["statistic"] == AT_THETA]
     assert taken_apart.keeps_level(right, 0.05)
     assert not taken_apart.keeps_level(right.assign(hit=right["text"] % 2), 0.05)

@@ -8,7 +8,7 @@ from scipy.stats import binom, norm
 
 from gaussmark_experiments import token_level_keys as experiment
 from gaussmark_experiments.token_level_keys import HITS, ONE, SHIFTED, SUM, UNEDITED
-from gaussmark_lib import generate, score, stats
+from gaussmark_lib import generate, score
 from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import runs
@@ -91,19 +91,19 @@ def test_levels_and_power_are_those_of_binomials():
         assert row["value"] == pytest.approx(power, abs=4 * (power * (1 - power) / 300) ** 0.5)
 
 
-def test_what_the_proposition_covers_in_words():
-    levels = pd.DataFrame(
-        {
-            "what": ["exact", "proved bound"] * 2,
-            "n_tokens": [12, 12, 48, 48],
-            "value": [0.2, 0.9, 0.05, 0.4],
-        }
-    )
-    said = experiment.bound_in_words(levels)
+@pytest.mark.parametrize(
+    ("bound", "ending"),
+    [(0.4, "the proved bound is **0.4**, which is 8 times as large"), (np.nan, "proves no bound")],
+)
+def test_the_proved_bound_in_words(bound, ending):
+    what = ["exact", "proved bound"] * 2
+    levels = pd.DataFrame({"what": what, "n_tokens": [12, 12, 48, 48]})
+    said = experiment.bound_in_words(levels.assign(value=[0.2, 0.9, 0.05, bound]))
     assert said.startswith("at 48 tokens, the exact level is **0.05**")
-    assert said.endswith("the proved bound is **0.4**, which is 8 times as large")
-    nothing = levels.replace({"value": {0.4: np.nan}})
-    assert experiment.bound_in_words(nothing).endswith("proves no bound")
+    assert said.endswith(ending)
+
+
+def test_what_the_proposition_covers_in_words():
     covered = experiment.proposition_in_words(0.7, 0.5, 0.05, 48)
     # λ' in the middle of [0.3, 0.5]: log(20) / (2 · 0.1²) = 149.8
     assert "covers texts with at most 20.0% corrupted tokens" in covered
@@ -112,37 +112,14 @@ def test_what_the_proposition_covers_in_words():
     assert "guarantees nothing" in experiment.proposition_in_words(0.45, 0.5, 0.05, 48)
 
 
-def test_the_best_levels_of_a_tokens_test_are_named_with_ties():
-    rows = {"what": "share detected", "alpha_0": [0.1, 0.5, 0.8], "n": 12.0}
-    efficiency = pd.DataFrame({"what": ["efficiency"], "alpha_0": [0.5], "value": [1.0]})
-    one = pd.concat([pd.DataFrame(rows).assign(value=[0.25, 0.75, 0.5]), efficiency])
-    said = experiment.best_in_words(one)
-    assert said == "α₀ = 0.5 detects most texts: 75% of 12"
-    two = pd.DataFrame(rows).assign(value=[0.75, 0.75, 0.5])
-    assert "α₀ = 0.1 and 0.5 detect most texts" in experiment.best_in_words(two)
-
-
-def test_the_recorded_differences_stand_above_those_of_this_run():
-    here = {"deleted": stats.Estimate(-0.5, -0.8, -0.2, 12)}
-    table = experiment.differences("09_token_level_keys", here)
-    assert list(table["run"].unique())[-1] == "this run"
-    assert {"doclm", "this run"} <= set(table["run"])
-    assert table.iloc[-1][["change", "value", "n"]].tolist() == ["deleted", -0.5, 12]
-
-
-def test_what_each_test_detects_is_said_at_the_most_tokens():
-    power = pd.DataFrame(
-        {"scheme": [ONE, HITS] * 2, "n_tokens": [8, 8, 32, 32], "value": [0.1, 0.1, 0.9, 0.5]}
-    )
-    said = experiment.detected_in_words(power.assign(n=12))
-    assert said == f"detected shares of 12 texts of 32 tokens: {ONE} **90%**; {HITS} **50%**"
-
-
 def test_the_sum_over_fewer_tokens_is_said_next_to_the_hits_of_all():
-    lengths = [8, 20, 21, 32]  # 2/π of 32 tokens are 20.4
-    power = pd.DataFrame({"scheme": SUM, "n_tokens": lengths, "value": [0.1, 0.6, 0.7, 0.9]})
-    said = experiment.detected_in_words(power.assign(n=12))
-    assert said.endswith("; the sum over the first 20 tokens **60%**")
+    sums = {"scheme": SUM, "n_tokens": [8, 20, 21, 32], "value": [0.1, 0.6, 0.7, 0.9]}
+    hits = pd.DataFrame({"scheme": [HITS], "n_tokens": 32, "value": 0.5})
+    said = experiment.detected_in_words(pd.concat([pd.DataFrame(sums), hits]).assign(n=12))
+    assert said.startswith(
+        f"detected shares of 12 texts of 32 tokens: {SUM} **90%**; {HITS} **50%**"
+    )
+    assert said.endswith("; the sum over the first 20 tokens **60%**"), "2/π of 32 are 20.4"
 
 
 def test_the_edits_after_which_one_scheme_detects_more_are_named():
@@ -163,9 +140,8 @@ def test_the_interval_of_a_paired_difference_covers_it_and_exists_where_all_agre
     rng, truth = np.random.default_rng(0), 0.15 - 0.05
     covered = []
     for _ in range(400):
-        cell = rng.choice(
-            4, size=60, p=[0.15, 0.05, 0.3, 0.5]
-        )  # only ours, only theirs, both, none
+        # only ours, only theirs, both, none
+        cell = rng.choice(4, size=60, p=[0.15, 0.05, 0.3, 0.5])
         p_values = {"a": np.isin(cell, (0, 2)), "b": np.isin(cell, (1, 2))}
         table = pd.concat(
             pd.DataFrame({"scheme": name, "text": range(60), "p_value": 1.0 - hit})

@@ -5,6 +5,7 @@ import lzma
 import numpy as np
 import pytest
 import tiny_lm
+import tiny_models
 import torch
 
 from gaussmark_experiments import train_doclm
@@ -65,11 +66,8 @@ def test_cosines_are_those_of_the_gradients():
     weight = LM.model.get_parameter(tiny_lm.WEIGHT).requires_grad_()
     rows = []
     for prompt, response in zip(prompts, responses, strict=True):
-        ids = torch.tensor([[*prompt, *response]])
-        log_p = LM.model(ids).logits[0, len(prompt) - 1 : -1].double().log_softmax(-1)
-        chosen = log_p.gather(1, ids[0, len(prompt) :, None]).sum()
-        (gradient,) = torch.autograd.grad(chosen, weight)
+        log_p = tiny_models.log_p(LM.model, prompt, response).sum()
+        (gradient,) = torch.autograd.grad(log_p, weight)
         rows.append(gradient.flatten() / gradient.norm())
     weight.requires_grad_(False)
-    stacked = torch.stack(rows)
-    np.testing.assert_allclose(K, stacked @ stacked.T, atol=1e-5)
+    np.testing.assert_allclose(K, torch.stack(rows) @ torch.stack(rows).T, atol=1e-5)

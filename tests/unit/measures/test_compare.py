@@ -23,9 +23,7 @@ def test_a_measure_that_misses_the_strong_mark_is_blind():
     gaussmark = changes(GAUSSMARK, 0.01, seed=1)
     both = pd.concat([gaussmark, changes(STRONG, 0.4, seed=2)])
     assert compare.seen(both) == ["toy"]
-    said = compare.sentence(both, "toy", "change of the toy (cm)")
-    assert said.startswith("**toy**: under GaussMark, the mean change of the toy (cm) is")
-    assert "(8 keys × 10)" in said
+    assert "(8 keys × 10)" in compare.sentence(both, "toy", "change of the toy (cm)")
     missed = pd.concat([gaussmark, changes(STRONG, 0.0, seed=2)])
     assert compare.seen(missed) == []
     assert compare.sentence(missed, "toy").startswith("**toy: blind.**")
@@ -45,9 +43,8 @@ def test_an_interval_covers_keys_that_were_not_tried():
     rng, hits = np.random.default_rng(4), 0
     for _ in range(200):
         effects = np.tile(rng.normal(0, 1, size=8), 10)
-        estimate = compare.mean_change(
-            compare.changes("toy", GAUSSMARK, np.arange(80) % 8, effects)
-        )
+        drawn = compare.changes("toy", GAUSSMARK, np.arange(80) % 8, effects)
+        estimate = compare.mean_change(drawn)
         hits += estimate.low <= 0 <= estimate.high
     covered = stats.interval(np.arange(200) < hits, confidence=0.999)
     assert covered.low <= 0.95 <= covered.high

@@ -9,6 +9,7 @@ import lm_eval.tasks
 import numpy as np
 import pytest
 import tiny_lm
+import tiny_models
 import torch
 from datasets import Dataset
 
@@ -46,9 +47,8 @@ def evaluate(lm, asked, part=slice(None), **options):
 @torch.no_grad()
 def log_lik(lm, context, continuation):
     """log p(continuation | context), summed."""
-    x, y = lm.encode(context) or [lm.tokenizer.bos_token_id], lm.encode(continuation)
-    log_p = lm.model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1)
-    return sum(log_p[t, token].item() for t, token in enumerate(y))
+    before = lm.encode(context) or [lm.tokenizer.bos_token_id]
+    return tiny_models.log_p(lm.model, before, lm.encode(continuation)).sum().item()
 
 
 def test_an_item_is_right_where_its_answer_is_the_likeliest_by_a_direct_sum(lm):
@@ -57,7 +57,7 @@ def test_an_item_is_right_where_its_answer_is_the_likeliest_by_a_direct_sum(lm):
     scores, dropped = evaluate(lm, tasks(*items, target_delimiter=""))
     likeliest = [np.argmax([log_lik(lm, i["q"], c) for c in i["choices"]]) for i in items]
     assert scores.tolist() == [
-        float(best == item["answer"]) for best, item in zip(likeliest, items, strict=True)
+        float(likeliest[i] == item["answer"]) for i, item in enumerate(items)
     ]
     assert dropped.empty
 
@@ -66,9 +66,8 @@ def test_items_too_long_for_the_context_are_left_out_and_named(lm, caplog):
     scores, dropped = evaluate(lm, tasks(ITEMS[0], LONG, ITEMS[1]))
     assert dropped.to_dict("records") == [{"task": "toy", "item": 1, "tokens": 73, "context": 64}]
     assert scores.index.tolist() == [0, 2]
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING], (
-        "the harness had nothing to cut"
-    )
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert not warnings, "the harness had nothing to cut"
 
 
 @pytest.mark.parametrize(
@@ -80,17 +79,10 @@ def test_a_limit_and_a_part_count_items_that_fit(lm, limit, part, items):
 
 
 def test_generation_tasks_run_too(lm):
-    scores, dropped = evaluate(
-        lm,
-        tasks(
-            {"q": "ab", "answer": "c"},
-            {"q": "y" * 60, "answer": "c"},
-            output_type="generate_until",
-            doc_to_choice=None,
-            generation_kwargs={"until": ["\n"], "max_gen_toks": 8, "do_sample": False},
-            metric_list=[{"metric": "exact_match"}],
-        ),
-    )
+    short = {"until": ["\n"], "max_gen_toks": 8, "do_sample": False}
+    more = {"output_type": "generate_until", "doc_to_choice": None, "generation_kwargs": short}
+    items = [{"q": "ab", "answer": "c"}, {"q": "y" * 60, "answer": "c"}]
+    scores, dropped = evaluate(lm, tasks(*items, **more, metric_list=[{"metric": "exact_match"}]))
     assert scores.index.tolist() == [0]
     assert dropped["tokens"].tolist() == [68]
 
@@ -111,14 +103,8 @@ def test_the_watermarked_model_is_what_is_measured_and_nothing_else_changes(lm):
 
 # ---- the harness's own tasks, with items from local files
 
-ARC = [
-    {
-        "question": f"{i} is",
-        "choices": {"text": ["a", "bc", "d"], "label": ["A", "B", "C"]},
-        "answerKey": "ABC"[i % 3],
-    }
-    for i in range(5)
-]
+LETTERS = {"text": ["a", "bc", "d"], "label": ["A", "B", "C"]}
+ARC = [{"question": f"{i} is", "choices": LETTERS, "answerKey": "ABC"[i % 3]} for i in range(5)]
 BOOLQ = [{"question": f"is {i}", "passage": f"It {i}.", "answer": i % 2 == 0} for i in range(4)]
 FOLDERS = {"arc_easy": "arc", "boolq": "super_glue/boolq", "gsm8k": "gsm8k"}
 
@@ -144,21 +130,18 @@ def test_named_tasks_have_the_harnesss_prompts_and_the_items_of_local_files(lm, 
     asked = harness.prepare(lm, ["arc_easy", "boolq"], tasks_data=tmp_path)
     scores = harness.evaluate(asked)
 
-    def likeliest(prompt: str, choices: list[str]) -> int:
-        return int(np.argmax([log_lik(lm, prompt, f" {choice}") for choice in choices]))
+    def right(choices: list[str], questions: list[tuple[str, int]]) -> list[bool]:
+        return [
+            np.argmax([log_lik(lm, prompt, f" {choice}") for choice in choices]) == answer
+            for prompt, answer in questions
+        ]
 
-    right = [
-        likeliest(f"Question: {item['question']}\nAnswer:", item["choices"]["text"])
-        == item["choices"]["label"].index(item["answerKey"])
-        for item in arc
+    of_arc = [(f"Question: {q['question']}\nAnswer:", "ABC".index(q["answerKey"])) for q in arc]
+    assert scores["arc_easy"].tolist() == right(LETTERS["text"], of_arc)
+    of_boolq = [
+        (f"{q['passage']}\nQuestion: {q['question']}?\nAnswer:", q["answer"]) for q in BOOLQ
     ]
-    assert scores["arc_easy"].tolist() == right
-    right = [
-        likeliest(f"{item['passage']}\nQuestion: {item['question']}?\nAnswer:", ["no", "yes"])
-        == item["answer"]
-        for item in BOOLQ
-    ]
-    assert scores["boolq"].tolist() == right
+    assert scores["boolq"].tolist() == right(["no", "yes"], of_boolq)
     assert harness.chance(asked) == pytest.approx({"arc_easy": 1 / 3, "boolq": 1 / 2})
 
 

@@ -6,16 +6,12 @@ from datasets import Dataset
 from gaussmark_experiments.measures import tasks
 
 NAMES = {"one": "arrays", "two": "tables", "three": "figures", "four": "sounds", "five": "letters"}
-ROWS = [
-    {
-        "text": (
-            f"Package {name} is a tool for {thing}. It has many uses.\n\nThe {thing} of this"
-            f" package are called {name} objects now."
-        ),
-        "source": name,
-    }
-    for name, thing in [*NAMES.items(), ("five", "letters")]
-]
+TEXT = (
+    "Package {0} is a tool for {1}. It has many uses.\n\n"
+    "The {1} of this package are called {0} objects now."
+)
+NAMED = [*NAMES.items(), ("five", "letters")]
+ROWS = [{"text": TEXT.format(name, thing), "source": name} for name, thing in NAMED]
 
 
 def test_the_right_paragraph_follows_and_the_others_come_from_other_sources():

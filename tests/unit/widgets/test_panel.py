@@ -38,14 +38,16 @@ def press(panel: Panel, button: str) -> None:
     panel.wait()
 
 
+def parts(widget: w.Widget) -> list[w.Widget]:
+    """A widget and all that it contains."""
+    children = getattr(widget, "children", ())
+    return [widget, *(part for child in children for part in parts(child))]
+
+
 def shown(panel: Panel) -> str:
     """Every word on the panel."""
-    widgets, words = [panel], []
-    while widgets:
-        widget = widgets.pop()
-        widgets += getattr(widget, "children", ())
-        words += [str(getattr(widget, name, "")) for name in ("description", "value", "tooltip")]
-    return "\n".join(words)
+    names = ("description", "value", "tooltip")
+    return "\n".join(str(getattr(part, name, "")) for part in parts(panel) for name in names)
 
 
 def test_generates(panel: Panel):
@@ -55,30 +57,23 @@ def test_generates(panel: Panel):
     assert panel.writing.result.question == ASKED
     assert panel.writing.result.key_id == Key.from_seed(1).key_id
     html = panel.writing.output.value
-    for words in (
-        "Watermarked texts, this key:",
-        " of 1 detected. The predicted probability of detection was",
-        "wrong key",
-        "Plain text",
-        "a score this high",
-        "<img alt=",
-    ):
+    for words in ("Watermarked texts, this key:", "wrong key", "Plain text", "<img alt="):
         assert words in html
+    assert " of 1 detected. The predicted probability of detection was" in html
     assert html.count('title="evidence') > 10
     assert unescape(html).count(f"session.compare({ASKED!r}, key)") == 1
 
 
-def test_stop_leaves_the_base_model_and_what_was_shown(
-    panel: Panel, monkeypatch: pytest.MonkeyPatch
-):
+def test_stop_leaves_the_base_model_and_what_was_shown(panel: Panel):
     press(panel, "generate")
     before, result = panel.writing.output.value, panel.writing.result
-    theta = perturb.Watermark(tiny_lm.WEIGHT, 1.0).on(panel.session.lm.model).linear.sha256()
+    model = panel.session.lm.model
+    theta = model.get_parameter(tiny_lm.WEIGHT).clone()
     seen = []
 
     def stop_in_the_middle(change) -> None:
         if change["new"] == "writing":
-            seen.append(hasattr(panel.session.lm.model, "gaussmark"))
+            seen.append(hasattr(model, "gaussmark"))
             panel.writing.stop.click()
 
     panel.writing.doing.observe(stop_in_the_middle, "value")
@@ -87,10 +82,8 @@ def test_stop_leaves_the_base_model_and_what_was_shown(
     assert "Stopped" in panel.writing.message.value
     assert panel.writing.output.value == before
     assert panel.writing.result is result
-    perturb.refuse_perturbed(panel.session.lm.model)
-    assert (
-        perturb.Watermark(tiny_lm.WEIGHT, 1.0).on(panel.session.lm.model).linear.sha256() == theta
-    )
+    perturb.refuse_perturbed(model)
+    assert model.get_parameter(tiny_lm.WEIGHT).equal(theta)
 
 
 def test_tests_a_text_and_takes_the_watermarked_one(panel: Panel):
@@ -119,12 +112,11 @@ def test_bad_input_is_a_sentence(panel: Panel, inputs: dict, button: str, senten
     for name, value in inputs.items():
         getattr(panel, name).value = value
     press(panel, button)
-    at, other = (
-        (panel.writing, panel.testing) if button == "generate" else (panel.testing, panel.writing)
-    )
-    assert sentence in at.message.value.lower()
-    assert 'role="alert"' in at.message.value
-    assert other.message.value == "", "an error stands beside its own button"
+    messages = {"generate": panel.writing.message.value, "test": panel.testing.message.value}
+    message = messages.pop(button)
+    assert sentence in message.lower()
+    assert 'role="alert"' in message
+    assert [*messages.values()] == [""], "an error stands beside its own button"
     assert "Traceback" not in shown(panel)
     assert not panel.generate.disabled
     assert panel.writing.output.value == panel.testing.output.value == ""
@@ -225,9 +217,7 @@ def test_a_text_is_shown_while_it_is_written(panel: Panel, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
-def test_the_round_trip_is_a_button_where_apertium_is(
-    session: Session, is_installed: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_round_trip_is_a_button_where_apertium_is(session, is_installed, monkeypatch):
     monkeypatch.setattr(apertium, "is_installed", lambda: is_installed)
     panel = Panel(session, question=ASKED)
     assert ("To Spanish and back" in shown(panel)) == is_installed
@@ -239,13 +229,9 @@ def test_the_round_trip_is_a_button_where_apertium_is(
 
 
 def test_every_input_and_button_says_what_it_is_for(panel: Panel):
-    widgets = [panel]
-    while widgets:
-        widget = widgets.pop()
-        widgets += getattr(widget, "children", ())
-        if isinstance(widget, w.Button | w.widget_description.DescriptionWidget) and not isinstance(
-            widget, w.HTML | w.FloatProgress
-        ):
+    for widget in parts(panel):
+        is_input = isinstance(widget, w.Button | w.widget_description.DescriptionWidget)
+        if is_input and not isinstance(widget, w.HTML | w.FloatProgress):
             assert widget.description, widget
             assert widget.tooltip, widget.description
     assert "gaussmark-panel" in panel._dom_classes

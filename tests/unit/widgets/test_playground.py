@@ -12,19 +12,7 @@ import torch
 from scipy.stats import norm
 
 from gaussmark_experiments.widgets import playground
-from gaussmark_experiments.widgets.playground import (
-    EDIT_SEED,
-    EDITS,
-    PLAIN,
-    THIS_KEY,
-    WATERMARKED,
-    WRONG_KEY,
-    Draft,
-    Edit,
-    Question,
-    Session,
-    StoppedError,
-)
+from gaussmark_experiments.widgets.playground import PLAIN, WATERMARKED, Edit, Question, Session
 from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
 from gaussmark_lib.beyond import channel, promise
 from gaussmark_lib.engine import packages
@@ -82,7 +70,7 @@ def test_compare_is_the_library_in_a_row(session):
     assert (result.wm, result.key_id) == (wm, KEY.key_id)
     np.testing.assert_allclose(result.scores["psi"], wanted["psi"], rtol=0, atol=2e-5)
     assert result.scores["kind"].tolist() == [PLAIN] * 4 + [WATERMARKED] * 4
-    assert result.scores["key"].tolist() == [THIS_KEY, WRONG_KEY] * 4
+    assert result.scores["key"].tolist() == [playground.THIS_KEY, playground.WRONG_KEY] * 4
     assert result.scores["sample"].tolist() == [0, 0, 1, 1] * 2
     assert result.text(WATERMARKED, 1) == session.lm.decode(marked[1])
     information = promise.table(model, prompts, marked, wm)["information"]
@@ -101,38 +89,31 @@ def test_compare_is_the_library_in_a_row(session):
         assert row["control_p_value"] == pytest.approx(
             wanted["p_value"][4 * (kind == WATERMARKED) + 2 * sample + 1], rel=1e-3
         )
-    panels = playground.figure(result).axes
-    assert [axes.get_xlabel() for axes in panels] == ["ψ", "tokens of the first texts"]
 
 
-def test_any_text_is_tested_with_and_without_its_prompt(session):
+@pytest.mark.parametrize("before", ["The function", ""])
+def test_any_text_is_tested_with_and_without_its_prompt(session, before):
     """And its verdict knows the power at the question's σ: Φ(E ψ − τ) by hand."""
     text, lm = " returns a value.", session.lm
-    for before in ("The function", ""):
-        prompts, responses = [lm.prompt(before) if before else []], [lm.encode(text)]
-        wanted = score.score(
-            lm.model, prompts, responses, Watermark(WEIGHT, 0.37), [KEY, session.wrong_key]
-        )
-        result = session.test(text, ASKED, KEY, before)
-        assert result.row["psi"] == pytest.approx(wanted["psi"][0], abs=2e-5), "σ cancels"
-        assert result.row["control_p_value"] == pytest.approx(wanted["p_value"][1], rel=1e-3)
-        sigma = session.sigma(ASKED)
-        found = promise.table(
-            lm.model, prompts, responses, Watermark(WEIGHT, 0.37), unknown_prompt=[]
-        )
-        [information] = found["information"]
-        mean = sigma * information / wanted["grad_norm"][0]
-        power = norm.cdf(mean - norm.isf(0.05))
-        assert result.row["power"] == pytest.approx(power, rel=1e-4)
-        assert "".join(result.pieces["text"]) == text
-        assert result.pieces["evidence"].sum() == pytest.approx(result.row["psi"], abs=1e-4)
+    wm = Watermark(WEIGHT, 0.37)
+    asked = lm.model, [lm.prompt(before) if before else []], [lm.encode(text)], wm
+    wanted = score.score(*asked, [KEY, session.wrong_key])
+    result = session.test(text, ASKED, KEY, before)
+    assert result.row["psi"] == pytest.approx(wanted["psi"][0], abs=2e-5), "σ cancels"
+    assert result.row["control_p_value"] == pytest.approx(wanted["p_value"][1], rel=1e-3)
+    [information] = promise.table(*asked, unknown_prompt=[])["information"]
+    mean = session.sigma(ASKED) * information / wanted["grad_norm"][0]
+    power = norm.cdf(mean - norm.isf(0.05))
+    assert result.row["power"] == pytest.approx(power, rel=1e-4)
+    assert "".join(result.pieces["text"]) == text
+    assert result.pieces["evidence"].sum() == pytest.approx(result.row["psi"], abs=1e-4)
 
 
-@pytest.mark.parametrize("how", EDITS)
+@pytest.mark.parametrize("how", playground.EDITS)
 def test_an_edited_text_is_corrupted_and_tested_by_the_library(session, how):
     lm, text, before = session.lm, " returns a value and a list.", "The function"
     result = session.test(text, ASKED, KEY, before, Edit(how, 0.3, 0.1))
-    _, [ids] = corrupt.named(lm)[how]([[]], [lm.encode(text)], 0.3, EDIT_SEED)
+    _, [ids] = corrupt.named(lm)[how]([[]], [lm.encode(text)], 0.3, playground.EDIT_SEED)
     assert result.text == lm.decode(ids) != text
     prompts, responses = [lm.prompt(before)], [lm.encode(result.text)]
     weigh = channel.weights(lm.model, 0.1)
@@ -172,11 +153,11 @@ def test_stopped_anywhere_the_model_is_the_base_model(session, at):
     def stop(*report: object) -> None:
         left[0] -= 1
         if left[0] < 0:
-            raise StoppedError
+            raise playground.StoppedError
 
     try:
         session.compare(replace(ASKED, n_tokens=20), KEY, stop)
-    except StoppedError:
+    except playground.StoppedError:
         assert at < 2 * 20 + 20
     assert torch.equal(weights.Weight(session.lm.model, WEIGHT).value(), theta)
     perturb.refuse_perturbed(session.lm.model)
@@ -187,7 +168,7 @@ def test_stopped_anywhere_the_model_is_the_base_model(session, at):
 def test_texts_and_psi_are_reported_while_they_grow(session):
     drafts = []
 
-    def keep(step: str, share: float, draft: Draft | None = None) -> None:
+    def keep(step: str, share: float, draft: playground.Draft | None = None) -> None:
         if draft:
             psis = {kind: list(values) for kind, values in draft.psis.items()}
             drafts.append((share, dict(draft.texts), psis))
