@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import (
     GemmaConfig,
@@ -136,6 +137,30 @@ def marked(
 def parameter(model: PreTrainedModel, weight: str) -> torch.nn.Parameter:
     """The parameter that a weight is, by its name alone."""
     return dict(model.named_parameters())[weight]
+
+
+def next_logits(model: PreTrainedModel, prompt: list[int], response: list[int]) -> torch.Tensor:
+    """The logits from which each token of the response came: one text by itself, unpadded."""
+    return model(input_ids=torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+
+
+def log_p(model: PreTrainedModel, prompt: list[int], response: list[int]) -> torch.Tensor:
+    """log p of each token of the response, of one text by itself."""
+    return next_logits(model, prompt, response).log_softmax(-1)[range(len(response)), response]
+
+
+def counted_passes(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list to which each pass through the model from now on adds its direction."""
+    passes: list[str] = []
+    backward = torch.autograd.grad
+
+    def counted(*args, **kwargs):
+        passes.append("backward")
+        return backward(*args, **kwargs)
+
+    model.register_forward_hook(lambda *_: passes.append("forward"))
+    monkeypatch.setattr(torch.autograd, "grad", counted)
+    return passes
 
 
 def _norms_in_float64(model: PreTrainedModel) -> None:

@@ -60,8 +60,7 @@ def test_the_direction_is_the_slope_of_the_channels_log_likelihood():
     f, q = 0.2, RNG.uniform(1, 2, model.config.vocab_size)
     for x, y in zip(PROMPTS, RESPONSES, strict=True):
         with torch.enable_grad():
-            logits = model(input_ids=torch.tensor([x + y])).logits[0, len(x) - 1 : -1]
-            p = (1 - f) * logits.softmax(-1)[range(len(y)), y]
+            p = (1 - f) * tiny_models.log_p(model, x, y).exp()
             mixture = p + torch.from_numpy(f * (q / q.sum())[y])
             before = torch.cat([torch.ones(1), (p / mixture).detach()[:-1]])
             total = (before * mixture.log()).sum()
@@ -126,15 +125,7 @@ def test_no_share_is_the_papers_test():
 @pytest.mark.parametrize(("shares", "n_backward"), [([0.1], 1), ([0.0, 0.1, 0.3], 3)])
 def test_it_costs_no_forward_pass_of_its_own(monkeypatch, shares, n_backward):
     model, wm = tiny_models.marked()
-    passes = []
-    model.register_forward_hook(lambda *_: passes.append("forward"))
-    backward = torch.autograd.grad
-
-    def counted(*args, **kwargs):
-        passes.append("backward")
-        return backward(*args, **kwargs)
-
-    monkeypatch.setattr(torch.autograd, "grad", counted)
+    passes = tiny_models.counted_passes(model, monkeypatch)
     weights = [channel.weights(model, share) for share in shares]
     score.score(model, PROMPTS, RESPONSES, wm, KEYS, token_weights=weights)
     assert passes == ["forward", *["backward"] * n_backward]

@@ -16,16 +16,11 @@ RNG = np.random.default_rng(4)
 PROMPTS, RESPONSES = tiny_models.random_ids(RNG, 4, 7), tiny_models.random_ids(RNG, 21, 18)
 
 
-def logits_of(model, x, y):
-    return model(input_ids=torch.tensor([[*x, *y]])).logits[0, len(x) - 1 : -1]
-
-
 def fisher(model, weight, x, y, tau, top_p=1.0, kept=None):
     """F/τ by its formula: the Jacobian of every logit, one backward pass each."""
     parameter = tiny_models.parameter(model, weight).requires_grad_()
-    z = logits_of(model, x, y)
     total = 0.0
-    for t, row in enumerate(z):
+    for t, row in enumerate(tiny_models.next_logits(model, x, y)):
         J = torch.stack(
             [torch.autograd.grad(one, parameter, retain_graph=True)[0].flatten() for one in row]
         )
@@ -48,7 +43,7 @@ def test_information_is_the_fisher_information_at_the_temperature(monkeypatch, t
     kept = None
     if edited:
         log_q = channel.log_frequencies(model, None)
-        own = logits_of(model, x, y).log_softmax(-1)[range(3), y].detach().numpy()
+        own = tiny_models.log_p(model, x, y).detach().numpy()
         kept = channel.kept(own - log_q[y], edited)
     wanted = fisher(model, wm.weight, x, y, tau, top_p, kept)
     sampled = promise.Sampled(tau, top_p)
@@ -151,15 +146,7 @@ def test_few_tokens_have_temperature_one_and_a_marked_model_is_refused():
 def test_a_score_costs_as_many_passes_as_before(monkeypatch):
     """One forward and one backward pass; a promise costs one more of each."""
     model, wm = tiny_models.marked()
-    passes = []
-    model.register_forward_hook(lambda *_: passes.append("forward"))
-    backward = torch.autograd.grad
-
-    def counted(*args, **kwargs):
-        passes.append("backward")
-        return backward(*args, **kwargs)
-
-    monkeypatch.setattr(torch.autograd, "grad", counted)
+    passes = tiny_models.counted_passes(model, monkeypatch)
     list(gradients.gradients(model, PROMPTS, RESPONSES, wm))
     assert passes == ["forward", "backward"]
     promise.table(model, PROMPTS, RESPONSES, wm)
@@ -197,7 +184,8 @@ def test_greedy_text_and_foreign_text_get_a_caution():
     assert verdict.cautions(row) == [verdict.PREDICTABLE]
     foreign = []
     for _ in range(40):  # the model's least likely token
-        foreign.append(logits_of(model, PROMPTS[0], [*foreign, 0])[-1].argmin().item())
+        logits = tiny_models.next_logits(model, PROMPTS[0], [*foreign, 0])[-1]
+        foreign.append(logits.argmin().item())
     [row] = promise.table(model, PROMPTS[:1], [foreign], wm).to_dict("records")
     assert verdict.cautions(row) == [verdict.UNUSUAL]
 
