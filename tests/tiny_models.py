@@ -35,7 +35,7 @@ from gaussmark_lib.perturb import Watermark
 VOCAB = 97
 CONTEXT = 64
 
-_SIZES = {
+SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -58,18 +58,18 @@ _IDS = {
 
 _MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama": lambda: LlamaForCausalLM(
-        LlamaConfig(**_IDS, **_SIZES | {"num_hidden_layers": 3}, tie_word_embeddings=False)
+        LlamaConfig(**_IDS, **SIZES | {"num_hidden_layers": 3}, tie_word_embeddings=False)
     ),
     "mistral": lambda: MistralForCausalLM(
-        MistralConfig(**_IDS, **_SIZES, sliding_window=12, tie_word_embeddings=False)
+        MistralConfig(**_IDS, **SIZES, sliding_window=12, tie_word_embeddings=False)
     ),
-    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_IDS, **_SIZES, tie_word_embeddings=False)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_IDS, **_SIZES, tie_word_embeddings=True)),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_IDS, **SIZES, tie_word_embeddings=False)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_IDS, **SIZES, tie_word_embeddings=True)),
     "qwen2_moe": lambda: Qwen2MoeForCausalLM(
-        Qwen2MoeConfig(**_IDS, **_SIZES, **_EXPERTS, tie_word_embeddings=False)
+        Qwen2MoeConfig(**_IDS, **SIZES, **_EXPERTS, tie_word_embeddings=False)
     ),
     "gemma": lambda: GemmaForCausalLM(
-        GemmaConfig(**_IDS, **_SIZES, head_dim=16, tie_word_embeddings=True)
+        GemmaConfig(**_IDS, **SIZES, head_dim=16, tie_word_embeddings=True)
     ),
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(
