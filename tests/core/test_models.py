@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shutil
-import socket
 import time
 from pathlib import Path
 
@@ -43,18 +42,6 @@ def saved(tmp_path_factory):
 @pytest.fixture
 def copy(saved, tmp_path):
     return shutil.copytree(saved, tmp_path / "broken")
-
-
-@pytest.fixture
-def no_network(monkeypatch):
-    """No name can be looked up, which is what a machine without a network sees; and no token or
-    cache of the tester's helps.
-    """
-
-    def fail(*args, **kwargs):
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", fail)
 
 
 @pytest.fixture

@@ -49,10 +49,9 @@ def test_information_is_the_fisher_information_at_the_temperature(monkeypatch, t
     sampled = promise.Sampled(tau, top_p)
     fresh, draws = np.random.default_rng(0), []
     monkeypatch.setattr(promise.np.random, "default_rng", lambda *_: fresh)
+    settings = {"token_weights": channel.weights(model, edited), "sampled": sampled}
     for _ in range(600):
-        found = promise.table(
-            model, [x], [y], wm, token_weights=channel.weights(model, edited), sampled=sampled
-        )
+        found = promise.table(model, [x], [y], wm, **settings)
         draws.append(found["information"].item())
     error = np.std(draws) / np.sqrt(len(draws))
     assert abs(np.mean(draws) - wanted) < 3.3 * error
@@ -114,10 +113,8 @@ def test_batches_windows_and_several_weights():
     found = promise.table(model, PROMPTS, RESPONSES, wm)
     assert found.columns.tolist() == promise.COLUMNS
     for i in range(2):
-        alone = promise.table(model, PROMPTS[i : i + 1], RESPONSES[i : i + 1], wm)
-        np.testing.assert_allclose(
-            alone.iloc[0, 1:].astype(float), found.iloc[i, 1:].astype(float), rtol=1e-4
-        )
+        alone = promise.table(model, [PROMPTS[i]], [RESPONSES[i]], wm).iloc[0, 1:].astype(float)
+        np.testing.assert_allclose(alone, found.iloc[i, 1:].astype(float), rtol=1e-4)
     both = promise.together(found.assign(temperature=[0.5, 1.0]))
     assert both["information"] == pytest.approx(found["information"].sum())
     assert both["temperature"] == pytest.approx((21 * 0.5 + 18 * 1.0) / 39)
@@ -136,10 +133,8 @@ def test_few_tokens_have_temperature_one_and_a_marked_model_is_refused():
     model, wm = tiny_models.marked()
     [tau] = promise.table(model, [[3]], [RESPONSES[0][: promise.FEW - 1]], wm)["temperature"]
     assert tau == 1
-    with (
-        perturb.watermarked(model, wm, Key.from_seed(1)),
-        pytest.raises(errors.PerturbedModelError),
-    ):
+    key = Key.from_seed(1)
+    with perturb.watermarked(model, wm, key), pytest.raises(errors.PerturbedModelError):
         promise.table(model, PROMPTS, RESPONSES, wm)
 
 
@@ -169,9 +164,8 @@ def test_an_unknown_prompt_promises_less_and_has_its_temperature_from_the_second
     same = promise.table(model, prompts, texts, wm, sampled=promise.Sampled(tau))
     share = len(text) / (len(text) + promise.LOST)
     assert unknown["information"][0] == pytest.approx(share * same["information"][0])
-    chat = promise.table(
-        model, prompts, texts, wm, sampled=promise.Sampled(tau), unknown_prompt=start
-    )
+    settings = {"sampled": promise.Sampled(tau), "unknown_prompt": start}
+    chat = promise.table(model, prompts, texts, wm, **settings)
     share = len(text) / (len(text) + promise.LOST_OF_ANSWER)
     assert promise.LOST_OF_ANSWER > promise.LOST
     assert chat["information"][0] == pytest.approx(share * same["information"][0])
