@@ -3,7 +3,6 @@ what takes its weights.
 """
 
 import numpy as np
-import pandas as pd
 import pytest
 import tiny_models
 import torch
@@ -113,13 +112,6 @@ def test_all_that_is_linear_in_the_noise_takes_it():
     keys = [book.key(int(u)) for u in user["user"]]
     own = score.score(*texts, keys, paired=True, token_weights=weights)["psi"]
     assert user["psi"].to_numpy() == pytest.approx(own.to_numpy(), rel=1e-4)
-
-
-def test_no_share_is_the_papers_test():
-    model, wm = tiny_models.marked()
-    texts = model, PROMPTS, RESPONSES, wm, KEYS
-    none = score.score(*texts, token_weights=channel.weights(model, 0.0))
-    pd.testing.assert_frame_equal(none, score.score(*texts))
 
 
 @pytest.mark.parametrize(("shares", "n_backward"), [([0.1], 1), ([0.0, 0.1, 0.3], 3)])

@@ -76,13 +76,8 @@ def test_in_bfloat16_it_still_adds_up_roughly():
     assert abs(table["evidence"].sum() - psi) < 0.05 * table["evidence"].abs().sum()
 
 
-def test_a_token_does_not_know_what_follows_and_no_prompt_is_the_start_token():
-    model, slopes = tiny_models.build(dtype=torch.float64), []
-    for n in (5, len(RESPONSE)):
-        [found] = score.gradients(model, [PROMPT], [RESPONSE[:n]], WM)
-        table = evidence.per_token(model, PROMPT, RESPONSE[:n], WM, KEY)
-        slopes.append(table["evidence"].to_numpy() * found.norm)
-    np.testing.assert_allclose(slopes[0], slopes[1][:5], rtol=1e-9)
+def test_no_prompt_is_the_start_token():
+    model = tiny_models.build()
     started = evidence.per_token(model, [model.config.bos_token_id], RESPONSE, WM, KEY)
     assert evidence.per_token(model, [], RESPONSE, WM, KEY).equals(started)
 

@@ -41,17 +41,6 @@ def test_its_weights_are_those_of_the_model_that_it_was_made_from(tiny, file):
     assert lm.title == f"{file} (GGUF file, dequantised)"
 
 
-def test_the_digest_is_that_of_the_folder_saved_from_it(file, tmp_path):
-    lm = models.load(str(file))
-    lm.model.save_pretrained(tmp_path / "folder")
-    lm.tokenizer.save_pretrained(tmp_path / "folder")
-    again = models.load(tmp_path / "folder")
-    assert checkpoints.digest(again.model) == checkpoints.digest(lm.model)
-    text = "The quick brown fox"
-    assert again.encode(text) == lm.encode(text)
-    assert again.file_sha256 is None
-
-
 def test_psi_is_that_of_the_model_that_it_was_made_from(tiny, file):
     lm = models.load(file)
     wm, key = perturb.Watermark(WEIGHT, 0.1), perturb.Key.from_seed(3)

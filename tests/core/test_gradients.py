@@ -137,7 +137,7 @@ def test_bfloat16_moves_psi_a_little_and_the_model_not_at_all(monkeypatch, archi
     rounded = score.score(model, PROMPTS, RESPONSES, wm, KEYS, dtype="bfloat16")
     difference = (exact["psi"] - rounded["psi"]).abs()
     # it was rounded, and not by much (these models are random and tiny)
-    assert 1e-6 < difference.max() < 0.5
+    assert 1e-6 < difference.max() < 0.25
     for name, p in model.named_parameters():
         assert p.data_ptr() == before[name][0]
         assert torch.equal(p, before[name][1])

@@ -89,37 +89,28 @@ def test_no_traceback_shows_the_secret(model, wm, key, monkeypatch):
 UP = "model.layers.1.mlp.up_proj.weight"
 DOWN = "model.layers.1.mlp.down_proj.weight"
 LOCAL = "model.layers.2.mlp.up_proj.weight"
+X, Y = [[1]], [[2, 3]]
 DOORS = {
-    "noise": lambda model, wm, key: perturb.noise(model, wm, key),
+    "noise": perturb.noise,
     "noises": lambda model, wm, key: perturb.noises(model, wm, [Key.from_seed(9), key]),
-    "bind": lambda model, wm, key: perturb.bind(model, wm, key),
+    "bind": perturb.bind,
     "watermarked": lambda model, wm, key: perturb.watermarked(model, wm, key).__enter__(),
-    "score": lambda model, wm, key: score.score(model, [[1]], [[2, 3]], wm, [key]),
+    "score": lambda model, wm, key: score.score(model, X, Y, wm, [key]),
     "score, xis": lambda model, wm, key: score.score(
-        model, [[1]], [[2, 3]], wm, [key], xis=perturb.noises(model, wm, [Key(key.secret)])
+        model, X, Y, wm, [key], xis=perturb.noises(model, wm, [Key(key.secret)])
     ),
-    "sequence": lambda model, wm, key: joint.sequence(model, [[1]], [[2, 3]], wm, [key]),
-    "author": lambda model, wm, key: tracing.author(model, [[1]], [[2, 3]], wm, [key]),
-    "scan": lambda model, wm, key: tracing.scan(model, [[1]], [[2, 3]], wm, [key], block=1),
-    "evidence": lambda model, wm, key: evidence.per_token(model, [1], [2, 3], wm, key),
-    "divergence": lambda model, wm, key: divergence.per_text(
-        model, [[1]], [[2, 3]], marks=[(wm, key)]
-    ),
+    "sequence": lambda model, wm, key: joint.sequence(model, X, Y, wm, [key]),
+    "author": lambda model, wm, key: tracing.author(model, X, Y, wm, [key]),
+    "scan": lambda model, wm, key: tracing.scan(model, X, Y, wm, [key], block=1),
+    "evidence": lambda model, wm, key: evidence.per_token(model, X[0], Y[0], wm, key),
+    "divergence": lambda model, wm, key: divergence.per_text(model, X, Y, marks=[(wm, key)]),
     "marks": lambda model, wm, key: generate.sample(model, [[1], [1]], 2, marks=[None, (wm, key)]),
-    "token_keys.sample": lambda model, wm, key: token_keys.sample(model, [[1]], 2, wm, [key]),
-    "token_keys.per_token": lambda model, wm, key: token_keys.per_token(
-        model, [[1]], [[2, 3]], wm, [key]
-    ),
-    "token divergence": lambda model, wm, key: token_divergence.per_text(
-        model, [[1]], [[2, 3]], wm, [key]
-    ),
-    "scheme, generate": lambda model, wm, key: schemes.GaussMark(wm, key).generate(model, [[1]], 2),
-    "scheme, score": (
-        lambda model, wm, key: schemes.GaussMark(wm, key).score(model, [[1]], [[2, 3]])
-    ),
-    "scheme, token keys": (
-        lambda model, wm, key: schemes.TokenKeys(wm, key).score(model, [[1]], [[2, 3]])
-    ),
+    "token_keys.sample": lambda model, wm, key: token_keys.sample(model, X, 2, wm, [key]),
+    "token_keys.per_token": lambda model, wm, key: token_keys.per_token(model, X, Y, wm, [key]),
+    "token divergence": lambda model, wm, key: token_divergence.per_text(model, X, Y, wm, [key]),
+    "scheme, generate": lambda model, wm, key: schemes.GaussMark(wm, key).generate(model, X, 2),
+    "scheme, score": lambda model, wm, key: schemes.GaussMark(wm, key).score(model, X, Y),
+    "scheme, token keys": lambda model, wm, key: schemes.TokenKeys(wm, key).score(model, X, Y),
 }
 
 

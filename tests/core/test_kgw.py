@@ -120,15 +120,6 @@ def test_the_bias_comes_after_temperature_and_top_p(model):
     assert greedy == generate.sample(model, PROMPTS[:1], 8, **options)
 
 
-def test_a_text_does_not_depend_on_its_batch(model):
-    assert SCHEME.generate(model, PROMPTS, 10)[:2] == SCHEME.generate(model, PROMPTS[:2], 10)
-    responses = [[5, 6, 7, 5, 6, 7], [9, 8], list(range(40))]
-    together = SCHEME.score(model, [[]] * 3, responses)
-    for i, response in enumerate(responses):
-        alone = SCHEME.score(model, [[]], [response]).assign(text=i)
-        assert together.loc[[i]].reset_index(drop=True).equals(alone)
-
-
 def test_the_smallest_tails_do_not_underflow():
     hits = np.array([2, 900, 1000])
     found = kgw.exact_tail(hits, np.array([2, 1000, 1000]), 0.25)["log10_p"] * np.log(10)

@@ -70,6 +70,7 @@ class TestAWholeCheckpoint:
         assert {p.dtype for p in lm.model.parameters()} == {torch.float32}
         assert not lm.model.training
         assert lm.name == str(saved)
+        assert lm.file_sha256 is None
         stored = load_file(saved / WEIGHTS)
         for name, p in lm.model.named_parameters():
             assert torch.equal(p, stored[name].float())
@@ -298,16 +299,14 @@ def test_a_machine_with_too_little_memory(saved, monkeypatch, n_bytes):
     refused(saved, r"of free memory on the CPU, got 0\.0 GiB; choose another dtype, or a smaller")
 
 
-@pytest.mark.parametrize(("n_bytes", "fits"), [(1000, False), (10**9, True)])
-def test_a_gpu_with_too_little_memory(saved, monkeypatch, n_bytes, fits):
+def test_a_gpu_with_too_little_memory(saved, monkeypatch):
     """Although the machine has enough."""
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (n_bytes, 10**12))
-    terms = {"local_files_only": True, "trust_remote_code": False}
-    if fits:
-        checkpoints.check_size(saved, terms, "float32", torch.device("cuda"))
-    else:
-        with pytest.raises(InvalidModelError, match=r"free memory on the GPU, got 0\.0 GiB"):
-            checkpoints.check_size(saved, terms, "float32", torch.device("cuda"))
+    terms, gpu = checkpoints.hub_terms(local=True), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**12))
+    checkpoints.check_size(saved, terms, "float32", gpu)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 10**12))
+    with pytest.raises(InvalidModelError, match=r"free memory on the GPU, got 0\.0 GiB"):
+        checkpoints.check_size(saved, terms, "float32", gpu)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -172,13 +172,6 @@ def test_prompts_are_beginnings_of_the_wanted_length_as_the_model_wants_to_be_as
         texts.prompts(lm, path, 9, 40)
 
 
-def test_short_lines_are_joined(tmp_path):
-    lm, lines = tiny_lm.build(), [f"line {i} is short" for i in range(60)]
-    path = jsonl(tmp_path / "short.jsonl", *({"text": line} for line in lines))
-    joined = lm.encode("\n\n".join(lines))
-    assert texts.human(lm, path, 3, 40) == [joined[:40], joined[40:80], joined[80:120]]
-
-
 def test_a_prompt_ends_in_a_whole_character(tmp_path):
     """Tokens of bytes: the cut may fall into a letter."""
     lm, text = models.load(), "Größe, Länge, Weite und Höhe. 東京は日本の首都です。" * 3

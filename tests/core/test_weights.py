@@ -25,6 +25,7 @@ KEYS = [Key.from_seed(0)]
         *(({"sigma": s}, r"above 1e-31 and below 1e\+31, got") for s in (1e-300, 1e31)),
         ({"sigma": [0.1, 0.2]}, "expected one, or one for each of 1 weights, got 2"),
         ({"weight": [W, OTHER], "sigma": [0.1]}, "one for each of 2 weights, got 1"),
+        *(({"weight": w}, "weight: expected the name") for w in (7, [], [W, W], [W, 7])),
         *(({"rank_dropped": k}, "expected a whole number ≥ 0") for k in (1.0, True, None)),
     ],
 )
@@ -32,13 +33,6 @@ KEYS = [Key.from_seed(0)]
 def test_a_watermark_out_of_range(wrong, message):
     with pytest.raises(InvalidWatermarkError, match=message):
         Watermark(**{"weight": W, "sigma": 0.05} | wrong)
-
-
-@pytest.mark.parametrize("weight", [7, [], [W, W], [W, 7]])
-@pytest.mark.usefixtures("wrong_types")
-def test_weights_that_are_no_names(weight):
-    with pytest.raises(InvalidWatermarkError, match="weight: expected the name"):
-        Watermark(weight, 0.05)
 
 
 @pytest.mark.usefixtures("wrong_types")
