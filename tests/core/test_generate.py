@@ -238,10 +238,16 @@ def test_an_empty_prompt_is_the_start_token():
         generate.sample(model, [[]], 8)
 
 
+def ending_with(*tokens: int, liking: float):
+    """A model with these end tokens, which likes the first of them."""
+    model = tiny_models.build("llama")
+    model.lm_head.weight.data[tokens[0]] = liking
+    model.generation_config.eos_token_id = list(tokens)
+    return model
+
+
 def test_a_response_stops_before_the_first_end_token_and_is_never_empty():
-    ending = tiny_models.build("llama")
-    ending.lm_head.weight.data[2] = 0.5 * torch.ones(32)  # it likes its end token, 2
-    ending.generation_config.eos_token_id = [2, 7]
+    ending = ending_with(2, 7, liking=0.5)
     full = generate.sample(ending, [[3, 4]] * 60, 25, seed=2)
     cut = generate.sample(ending, [[3, 4]] * 60, 25, seed=2, until_end=True)
     for text, part in zip(full, cut, strict=True):
@@ -254,9 +260,7 @@ def test_a_response_stops_before_the_first_end_token_and_is_never_empty():
 
 
 def test_writing_ends_with_the_last_text():
-    ending = tiny_models.build("llama")
-    ending.lm_head.weight.data[2] = 3 * torch.ones(32)  # it likes its end token, 2, very much
-    ending.generation_config.eos_token_id = [2]
+    ending = ending_with(2, liking=3.0)
     steps = []
     options = {"seed": 2, "on_step": lambda done, total: steps.append((done, total))}
     cut = generate.sample(ending, [[3, 4]] * 3, 60, until_end=True, **options)

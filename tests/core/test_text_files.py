@@ -8,7 +8,7 @@ import json
 import pytest
 
 from gaussmark_lib import texts
-from gaussmark_lib.engine import corpus, text_files
+from gaussmark_lib.engine import text_files
 from gaussmark_lib.errors import InvalidTextError
 
 TEXTS = ['The "first", of two;\nits second line.', "Die zweite – mit Umlauten: äöü.\n\nξ"]
@@ -199,13 +199,3 @@ def test_elements_of_an_array_are_judged_one_by_one(tmp_path):
     one, two, three, four = text_files.items(tmp_path / "a.json")
     assert (one.text, four.text, four.name) == ("one", "four", f"{tmp_path}/a.json:4")
     assert all("expected a JSON object whose 'text'" in item.error for item in (two, three))
-
-
-def test_training_text_can_lie_in_every_kind_of_file(tmp_path):
-    paragraphs = [f"Paragraph number {number} of somebody's text." for number in range(80)]
-    (tmp_path / "a.CSV").write_text(table([["text"], *([text] for text in paragraphs[:40])]))
-    (tmp_path / "b.json").write_text(json.dumps(paragraphs[40:60]))
-    (tmp_path / "c.txt.gz").write_bytes(gzip.compress("\r\n\r\n".join(paragraphs[60:]).encode()))
-    found = corpus.of_folder(tmp_path)
-    assert sorted(found["text"]) == sorted(paragraphs)
-    assert {"a.CSV:2", "b.json:20", "c.txt.gz"} <= set(found["source"])
