@@ -5,6 +5,7 @@ records, caches and home, repeatable examples of hypothesis, and a real browser 
 import atexit
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -146,6 +147,16 @@ def wrong_types(monkeypatch):
     import jaxtyping
 
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """No name can be looked up, which is what a machine without a network sees."""
+
+    def fail(*args, **kwargs):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import (
     GemmaConfig,
@@ -34,7 +35,7 @@ from gaussmark_lib.perturb import Watermark
 VOCAB = 97
 CONTEXT = 64
 
-_SIZES = {
+SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -57,18 +58,18 @@ _IDS = {
 
 _MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama": lambda: LlamaForCausalLM(
-        LlamaConfig(**_IDS, **_SIZES | {"num_hidden_layers": 3}, tie_word_embeddings=False)
+        LlamaConfig(**_IDS, **SIZES | {"num_hidden_layers": 3}, tie_word_embeddings=False)
     ),
     "mistral": lambda: MistralForCausalLM(
-        MistralConfig(**_IDS, **_SIZES, sliding_window=12, tie_word_embeddings=False)
+        MistralConfig(**_IDS, **SIZES, sliding_window=12, tie_word_embeddings=False)
     ),
-    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_IDS, **_SIZES, tie_word_embeddings=False)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_IDS, **_SIZES, tie_word_embeddings=True)),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_IDS, **SIZES, tie_word_embeddings=False)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_IDS, **SIZES, tie_word_embeddings=True)),
     "qwen2_moe": lambda: Qwen2MoeForCausalLM(
-        Qwen2MoeConfig(**_IDS, **_SIZES, **_EXPERTS, tie_word_embeddings=False)
+        Qwen2MoeConfig(**_IDS, **SIZES, **_EXPERTS, tie_word_embeddings=False)
     ),
     "gemma": lambda: GemmaForCausalLM(
-        GemmaConfig(**_IDS, **_SIZES, head_dim=16, tie_word_embeddings=True)
+        GemmaConfig(**_IDS, **SIZES, head_dim=16, tie_word_embeddings=True)
     ),
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(
@@ -136,6 +137,30 @@ def marked(
 def parameter(model: PreTrainedModel, weight: str) -> torch.nn.Parameter:
     """The parameter that a weight is, by its name alone."""
     return dict(model.named_parameters())[weight]
+
+
+def next_logits(model: PreTrainedModel, prompt: list[int], response: list[int]) -> torch.Tensor:
+    """The logits from which each token of the response came: one text by itself, unpadded."""
+    return model(input_ids=torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+
+
+def log_p(model: PreTrainedModel, prompt: list[int], response: list[int]) -> torch.Tensor:
+    """log p of each token of the response, of one text by itself."""
+    return next_logits(model, prompt, response).log_softmax(-1)[range(len(response)), response]
+
+
+def counted_passes(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list to which each pass through the model from now on adds its direction."""
+    passes: list[str] = []
+    backward = torch.autograd.grad
+
+    def counted(*args, **kwargs):
+        passes.append("backward")
+        return backward(*args, **kwargs)
+
+    model.register_forward_hook(lambda *_: passes.append("forward"))
+    monkeypatch.setattr(torch.autograd, "grad", counted)
+    return passes
 
 
 def _norms_in_float64(model: PreTrainedModel) -> None:

@@ -3,7 +3,6 @@ what takes its weights.
 """
 
 import numpy as np
-import pandas as pd
 import pytest
 import tiny_models
 import torch
@@ -60,8 +59,7 @@ def test_the_direction_is_the_slope_of_the_channels_log_likelihood():
     f, q = 0.2, RNG.uniform(1, 2, model.config.vocab_size)
     for x, y in zip(PROMPTS, RESPONSES, strict=True):
         with torch.enable_grad():
-            logits = model(input_ids=torch.tensor([x + y])).logits[0, len(x) - 1 : -1]
-            p = (1 - f) * logits.softmax(-1)[range(len(y)), y]
+            p = (1 - f) * tiny_models.log_p(model, x, y).exp()
             mixture = p + torch.from_numpy(f * (q / q.sum())[y])
             before = torch.cat([torch.ones(1), (p / mixture).detach()[:-1]])
             total = (before * mixture.log()).sum()
@@ -116,25 +114,10 @@ def test_all_that_is_linear_in_the_noise_takes_it():
     assert user["psi"].to_numpy() == pytest.approx(own.to_numpy(), rel=1e-4)
 
 
-def test_no_share_is_the_papers_test():
-    model, wm = tiny_models.marked()
-    texts = model, PROMPTS, RESPONSES, wm, KEYS
-    none = score.score(*texts, token_weights=channel.weights(model, 0.0))
-    pd.testing.assert_frame_equal(none, score.score(*texts))
-
-
 @pytest.mark.parametrize(("shares", "n_backward"), [([0.1], 1), ([0.0, 0.1, 0.3], 3)])
 def test_it_costs_no_forward_pass_of_its_own(monkeypatch, shares, n_backward):
     model, wm = tiny_models.marked()
-    passes = []
-    model.register_forward_hook(lambda *_: passes.append("forward"))
-    backward = torch.autograd.grad
-
-    def counted(*args, **kwargs):
-        passes.append("backward")
-        return backward(*args, **kwargs)
-
-    monkeypatch.setattr(torch.autograd, "grad", counted)
+    passes = tiny_models.counted_passes(model, monkeypatch)
     weights = [channel.weights(model, share) for share in shares]
     score.score(model, PROMPTS, RESPONSES, wm, KEYS, token_weights=weights)
     assert passes == ["forward", *["backward"] * n_backward]

@@ -99,22 +99,16 @@ def test_substitutes_are_uniform_over_the_other_tokens_and_leave_torchs_random_s
 
 @pytest.mark.parametrize("fraction", [0.3, 0.8])
 def test_of_prompt_and_response_the_last_tokens_are_the_response(fraction):
-    edited = {
-        edit: list(
-            zip(*CHANGES[f"{edit} at the start"](PROMPTS, RESPONSES, fraction, 1), strict=True)
-        )
-        for edit in ("insert", "delete", "substitute")
-    }
-    for i, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+    for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
         both = prompt + response
         n = round(fraction * len(both))
-        x, y = edited["insert"][i]
+        [x], [y] = CHANGES["insert at the start"]([prompt], [response], fraction, 1)
         assert ((x + y)[n:], len(y)) == (both, len(response))
-        assert edited["delete"][i] == (prompt[n:], response[max(0, n - len(prompt)) :])
-        x, y = edited["substitute"][i]
-        assert [a != b for a, b in zip(both, x + y, strict=True)] == [
-            k < n for k in range(len(both))
-        ]
+        [x], [y] = CHANGES["delete at the start"]([prompt], [response], fraction, 1)
+        assert (x, y) == (prompt[n:], response[max(0, n - len(prompt)) :])
+        [x], [y] = CHANGES["substitute at the start"]([prompt], [response], fraction, 1)
+        is_changed = [a != b for a, b in zip(both, x + y, strict=True)]
+        assert is_changed == [k < n for k in range(len(both))]
 
 
 def test_truncation_takes_the_end():

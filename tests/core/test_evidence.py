@@ -19,17 +19,6 @@ from gaussmark_lib.workbench.plots import show
 PROMPT, RESPONSE = [5, 17, 60], [8, 44, 2, 90, 31, 31, 12, 77, 3]
 WM, KEY = Watermark("model.layers.1.mlp.up_proj.weight", 0.1), Key.from_seed(3)
 ROUNDING = closeness.of_sum(torch.float64, 100_000)  # numbers of the weight × tokens
-ON_EVERY_ARCHITECTURE = pytest.mark.parametrize(
-    ("architecture", "weight"), tiny_models.ONE_WEIGHT.items()
-)
-
-
-def log_probabilities(model, prompt: list[int], response: list[int]) -> torch.Tensor:
-    """log p of each response token, one softmax at a time."""
-    logits = model(input_ids=torch.tensor([prompt + response])).logits[0]
-    return torch.stack(
-        [logits[len(prompt) + t - 1].log_softmax(-1)[v] for t, v in enumerate(response)]
-    )
 
 
 def by_backward_passes(model, wm: Watermark) -> np.ndarray:
@@ -37,23 +26,23 @@ def by_backward_passes(model, wm: Watermark) -> np.ndarray:
     linear = wm.on(model).linear
     gradients = [
         linear.oriented(torch.autograd.grad(one, linear.parameter, retain_graph=True)[0])
-        for one in log_probabilities(model, PROMPT, RESPONSE)
+        for one in tiny_models.log_p(model, PROMPT, RESPONSE)
     ]
     xi = perturb.noise(model, wm, KEY).to(gradients[0])
     norm = wm.sigma * torch.stack(gradients).sum(0).norm()
     return np.array([((xi * g).sum() / norm).item() for g in gradients])
 
 
-@ON_EVERY_ARCHITECTURE
-def test_is_one_backward_pass_per_token(architecture: str, weight: str):
-    model, wm = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.1)
+@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+def test_is_one_backward_pass_per_token(architecture: str):
+    model, wm = tiny_models.marked(architecture, torch.float64)
     table = evidence.per_token(model, PROMPT, RESPONSE, wm, KEY)
     assert list(table.columns) == evidence.COLUMNS
     assert table["token_id"].tolist() == RESPONSE
     assert table["position"].tolist() == list(range(len(RESPONSE)))
     expected = by_backward_passes(model, wm)
     np.testing.assert_allclose(table["evidence"], expected, rtol=1e-9, atol=ROUNDING)
-    log_p = log_probabilities(model, PROMPT, RESPONSE).detach()
+    log_p = tiny_models.log_p(model, PROMPT, RESPONSE).detach()
     np.testing.assert_allclose(table["log_p"], log_p, rtol=1e-12)
 
 
@@ -87,13 +76,8 @@ def test_in_bfloat16_it_still_adds_up_roughly():
     assert abs(table["evidence"].sum() - psi) < 0.05 * table["evidence"].abs().sum()
 
 
-def test_a_token_does_not_know_what_follows_and_no_prompt_is_the_start_token():
-    model, slopes = tiny_models.build(dtype=torch.float64), []
-    for n in (5, len(RESPONSE)):
-        [found] = score.gradients(model, [PROMPT], [RESPONSE[:n]], WM)
-        table = evidence.per_token(model, PROMPT, RESPONSE[:n], WM, KEY)
-        slopes.append(table["evidence"].to_numpy() * found.norm)
-    np.testing.assert_allclose(slopes[0], slopes[1][:5], rtol=1e-9)
+def test_no_prompt_is_the_start_token():
+    model = tiny_models.build()
     started = evidence.per_token(model, [model.config.bos_token_id], RESPONSE, WM, KEY)
     assert evidence.per_token(model, [], RESPONSE, WM, KEY).equals(started)
 

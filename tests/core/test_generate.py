@@ -3,6 +3,9 @@ by transformers' own ``generate``; rows under marks of their own against models 
 swapped, one mark at a time.
 """
 
+from contextlib import nullcontext
+from itertools import product
+
 import numpy as np
 import pytest
 import tiny_models
@@ -23,6 +26,7 @@ from gaussmark_lib.errors import (
 from gaussmark_lib.perturb import Key, Watermark
 
 N = 4000
+KEYS = [Key.from_seed(i) for i in range(3)]
 
 
 def exact(model, prompt: list[int], temperature: float = 1.0) -> np.ndarray:
@@ -48,24 +52,25 @@ def g_test(drawn: np.ndarray, p: np.ndarray) -> float:
     assert counts[p == 0].sum() == 0
     rare = p * len(drawn) < 5
     counts, p = (np.append(x[~rare], x[rare].sum()) for x in (counts, p))
-    present = p > 0
-    return stats.power_divergence(
-        counts[present], p[present] / p[present].sum() * counts.sum(), lambda_="log-likelihood"
-    ).pvalue
+    counts, p = counts[p > 0], p[p > 0]
+    expected = p / p.sum() * counts.sum()
+    return stats.power_divergence(counts, expected, lambda_="log-likelihood").pvalue
 
 
+@pytest.mark.parametrize("engine", ["exact", "transformers"])
 @pytest.mark.parametrize(
     ("temperature", "top_p"),
     [(1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.6), (0.7, 0.9), (1.0, 0.01)],
 )
-def test_first_tokens_come_with_their_exact_probabilities(temperature, top_p):
+def test_first_tokens_come_with_their_exact_probabilities(temperature, top_p, engine):
     model, prompt = tiny_models.build("llama"), [3, 1, 4]
-    shape = {"temperature": temperature, "top_p": top_p}
-    drawn = np.array(generate.sample(model, [prompt] * N, 1, seed=5, batch_size=500, **shape))[:, 0]
+    sampling = {"temperature": temperature, "top_p": top_p, "engine": engine, "batch_size": 500}
+    drawn = np.array(generate.sample(model, [prompt] * N, 1, seed=5, **sampling))[:, 0]
     p = nucleus_by_hand(exact(model, prompt, temperature), top_p)
     if top_p == 0.01:
         assert set(drawn) == {p.argmax()}
         return
+    assert (drawn[:500] != drawn[500:1000]).any(), "batches draw anew"
     assert g_test(drawn, p) > 1e-3
     if (temperature, top_p) != (1.0, 1.0):  # the control: the plain distribution does not fit
         assert g_test(drawn, np.maximum(exact(model, prompt), 1e-12)) < 1e-6
@@ -73,23 +78,32 @@ def test_first_tokens_come_with_their_exact_probabilities(temperature, top_p):
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_temperature_0_is_transformers_greedy_text(architecture):
-    """Also in a batch of unequal prompts, which transformers is given one at a time."""
+    """Of both engines, in batches of unequal prompts: the weights as they are now, and none of the
+    model's own settings. Transformers is given one prompt at a time.
+    """
     model = tiny_models.build(architecture)
+    wm = Watermark(tiny_models.ONE_WEIGHT[architecture], 0.3)
     prompts = tiny_models.random_ids(np.random.default_rng(0), 1, 20, 6)
-    expected = []
-    for prompt in prompts:
+
+    def greedy(prompt: list[int]) -> list[int]:
         ids = torch.tensor([prompt])
-        out = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=15,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        expected.append(out[0, len(prompt) :].tolist())
-    assert generate.sample(model, prompts, 15, temperature=0.0) == expected
-    assert generate.sample(model, prompts, 15, temperature=0.0, batch_size=1) == expected
+        settings = {"max_new_tokens": 15, "eos_token_id": None, "pad_token_id": 0}
+        out = model.generate(ids, attention_mask=ids >= 0, do_sample=False, **settings)
+        return out[0, len(prompt) :].tolist()
+
+    plain = [greedy(prompt) for prompt in prompts]
+    with perturb.watermarked(model, wm, KEYS[0]):
+        marked = [greedy(prompt) for prompt in prompts]
+    assert plain != marked
+    model.generation_config.update(
+        repetition_penalty=5.0, eos_token_id=[*range(0, 97, 2)], no_repeat_ngram_size=2
+    )
+    for engine, batch_size in product(("exact", "transformers"), (1, 2, 3)):
+        options = {"temperature": 0, "engine": engine, "batch_size": batch_size}
+        assert generate.sample(model, prompts, 15, **options) == plain
+        with perturb.watermarked(model, wm, KEYS[0]):
+            assert generate.sample(model, prompts, 15, **options) == marked
+    assert model.generation_config.repetition_penalty == 5.0
 
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
@@ -108,16 +122,19 @@ def test_every_step_draws_from_the_model_itself(architecture):
             assert response[t] == 0 or cumulative[response[t] - 1] < luck[t] + 1e-5
 
 
+def picked(p, luck: float, top_p: float, temperature: float = 1.0) -> int:
+    """The token that ``pick`` takes for this number out of these probabilities."""
+    logits = torch.tensor([p], dtype=torch.float64).log()
+    return generate.pick(logits, torch.tensor([luck]).double(), top_p, temperature).item()
+
+
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=12).filter(lambda p: sum(p) > 1e-3)
 LUCK = st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2.0**-53]))
 
 
 @given(p=PROBABILITIES, luck=LUCK, top_p=st.floats(0.01, 1), temperature=st.floats(0.1, 5))
 def test_a_token_without_probability_is_never_picked(p, luck, top_p, temperature):
-    logits = torch.tensor([p], dtype=torch.float64).log()
-    token = generate.pick(
-        logits, torch.tensor([luck], dtype=torch.float64), top_p, temperature
-    ).item()
+    token = picked(p, luck, top_p, temperature)
     assert 0 <= token < len(p)
     assert p[token] > 0
 
@@ -141,22 +158,16 @@ def test_pick_is_the_inverse_of_the_cumulative_distribution(weights, luck, top_p
     while passed <= luck and expected < len(p) - 1:
         expected += 1
         passed += nucleus[expected]
-    token = generate.pick(
-        torch.tensor(p)[None].log(), torch.tensor([luck]).double(), top_p, 1.0
-    ).item()
     if luck > 1 - 1e-9:
         expected = np.flatnonzero(nucleus)[-1]
-    assert token == expected
+    assert picked(p.tolist(), luck, top_p) == expected
 
 
 @pytest.mark.parametrize("top_p", [0.5, 0.75, 1.0])
 def test_a_nucleus_holds_exactly_the_tokens_it_needs(top_p):
     """p = ½, ¼, ⅛, ⅛: the prefix that reaches top_p exactly is enough."""
-    logits = torch.tensor([[0.125, 0.5, 0.125, 0.25]]).double().log()
-    possible = {
-        generate.pick(logits, torch.tensor([u]).double(), top_p, 1.0).item()
-        for u in np.linspace(0, 1, 400, endpoint=False)
-    }
+    p = [0.125, 0.5, 0.125, 0.25]
+    possible = {picked(p, u, top_p) for u in np.linspace(0, 1, 400, endpoint=False)}
     assert possible == {0.5: {1}, 0.75: {1, 3}, 1.0: {0, 1, 2, 3}}[top_p]
 
 
@@ -165,38 +176,6 @@ def test_a_temperature_near_0_is_greedy(temperature):
     logits = torch.randn(50, 97, generator=torch.Generator().manual_seed(0))
     luck = torch.rand(50, generator=torch.Generator().manual_seed(1)).double()
     assert torch.equal(generate.pick(logits, luck, 1.0, temperature), logits.argmax(-1))
-
-
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
-def test_greedy_text_of_the_other_engine_is_the_same(architecture):
-    """Base and watermarked, prompts of several lengths: the weights as they are now, and none of
-    the model's own settings.
-    """
-    model, found = tiny_models.build(architecture), {}
-    wm = Watermark(tiny_models.ONE_WEIGHT[architecture], 0.3)
-    ends = list(range(0, 97, 2))
-    model.generation_config.update(
-        repetition_penalty=5.0, eos_token_id=ends, no_repeat_ngram_size=2
-    )
-    for engine in ("exact", "transformers"):
-        options = {"temperature": 0, "engine": engine, "batch_size": 2}
-        prompts = [[3, 1, 4], [1], [5, 9, 2, 6, 5]]
-        found[engine] = [generate.sample(model, prompts, 12, **options)]
-        with perturb.watermarked(model, wm, Key.from_seed(1)):
-            found[engine].append(generate.sample(model, prompts, 12, **options))
-    assert found["transformers"] == found["exact"]
-    assert found["exact"][0] != found["exact"][1]
-    assert model.generation_config.repetition_penalty == 5.0
-
-
-@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 0.9)])
-def test_the_other_engine_draws_from_the_same_distribution(temperature, top_p):
-    model, prompt = tiny_models.build("llama"), [3, 1, 4]
-    shape = {"temperature": temperature, "top_p": top_p, "batch_size": 500}
-    drawn = generate.sample(model, [prompt] * N, 1, seed=5, engine="transformers", **shape)
-    p = nucleus_by_hand(exact(model, prompt, temperature), top_p)
-    assert g_test(np.array(drawn)[:, 0], p) > 1e-3
-    assert drawn[:500] != drawn[500:1000], "batches draw anew"
 
 
 def test_the_other_engine_promises_what_the_exact_one_does(model):
@@ -241,10 +220,8 @@ def test_a_row_depends_on_seed_and_place_alone(architecture):
         assert generate.sample(model, PROMPTS, 12, seed=1, batch_size=batch_size) == expected
     assert torch.equal(torch.get_rng_state(), state)
     assert generate.sample(model, PROMPTS[:3], 12, seed=1) == expected[:3]
-    some = [6, 2]
-    assert generate.sample(model, [PROMPTS[i] for i in some], 12, seed=1, rows=some) == [
-        expected[i] for i in some
-    ]
+    some = generate.sample(model, [PROMPTS[6], PROMPTS[2]], 12, seed=1, rows=[6, 2])
+    assert some == [expected[6], expected[2]]
     assert [row[:7] for row in expected] == generate.sample(model, PROMPTS, 7, seed=1)
     other = generate.sample(model, PROMPTS, 12, seed=2)
     assert all(a != b for a, b in zip(expected, other, strict=True))
@@ -261,10 +238,16 @@ def test_an_empty_prompt_is_the_start_token():
         generate.sample(model, [[]], 8)
 
 
+def ending_with(*tokens: int, liking: float):
+    """A model with these end tokens, which likes the first of them."""
+    model = tiny_models.build("llama")
+    model.lm_head.weight.data[tokens[0]] = liking
+    model.generation_config.eos_token_id = list(tokens)
+    return model
+
+
 def test_a_response_stops_before_the_first_end_token_and_is_never_empty():
-    ending = tiny_models.build("llama")
-    ending.lm_head.weight.data[2] = 0.5 * torch.ones(32)  # it likes its end token, 2
-    ending.generation_config.eos_token_id = [2, 7]
+    ending = ending_with(2, 7, liking=0.5)
     full = generate.sample(ending, [[3, 4]] * 60, 25, seed=2)
     cut = generate.sample(ending, [[3, 4]] * 60, 25, seed=2, until_end=True)
     for text, part in zip(full, cut, strict=True):
@@ -277,9 +260,7 @@ def test_a_response_stops_before_the_first_end_token_and_is_never_empty():
 
 
 def test_writing_ends_with_the_last_text():
-    ending = tiny_models.build("llama")
-    ending.lm_head.weight.data[2] = 3 * torch.ones(32)  # it likes its end token, 2, very much
-    ending.generation_config.eos_token_id = [2]
+    ending = ending_with(2, liking=3.0)
     steps = []
     options = {"seed": 2, "on_step": lambda done, total: steps.append((done, total))}
     cut = generate.sample(ending, [[3, 4]] * 3, 60, until_end=True, **options)
@@ -315,7 +296,6 @@ def test_logits_that_are_not_finite(model, temperature):
 
 # ---- a mark of its own for each row
 
-KEYS = [Key.from_seed(i) for i in range(3)]
 FEW = PROMPTS[:3]
 
 
@@ -333,10 +313,7 @@ def one_at_a_time(model, prompts, marks, n_tokens, **settings) -> list[list[int]
     """Row i of the batch that mark i would write alone."""
     texts = []
     for row, mark in enumerate(marks):
-        if mark is None:
-            texts.append(generate.sample(model, prompts, n_tokens, **settings)[row])
-            continue
-        with perturb.watermarked(model, *mark):
+        with perturb.watermarked(model, *mark) if mark else nullcontext():
             texts.append(generate.sample(model, prompts, n_tokens, **settings)[row])
     return texts
 
@@ -356,19 +333,11 @@ def test_marked_rows_are_those_of_one_watermark_at_a_time(architecture, monkeypa
     assert expected[0] != generate.sample(model, prompts, 15, **sampling)[0]
 
 
-def test_noise_in_several_weights_at_once():
-    model = tiny_models.build("llama", torch.float64)
-    wm = Watermark(tiny_models.WEIGHTS["llama"][:3], [0.05, 0.2, 0.1])
-    marks = [(wm, KEYS[0]), None, (wm, KEYS[1])]
-    expected = one_at_a_time(model, FEW, marks, 15, seed=4)
-    assert generate.sample(model, FEW, 15, marks=marks, seed=4) == expected
-
-
 def test_rows_of_one_batch_may_carry_marks_on_different_weights(monkeypatch):
     """Also where all noises of a layer are one product, as on a GPU."""
     model = tiny_models.build("llama", torch.float64)
-    first, second = tiny_models.WEIGHTS["llama"][:2]
-    both = Watermark([second, first], [0.2, 0.05])
+    first, second, third = tiny_models.WEIGHTS["llama"][:3]
+    both = Watermark([second, first, third], [0.2, 0.05, 0.1])
     weak, strong, other = Watermark(first, 0.05), Watermark(first, 0.4), Watermark(second, 0.2)
     marks = [(weak, KEYS[0]), None, (other, KEYS[1]), (strong, KEYS[0]), (both, KEYS[1])]
     marks += [(weak, KEYS[1]), (other, KEYS[0]), (strong, KEYS[1])]

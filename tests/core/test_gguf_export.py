@@ -1,8 +1,6 @@
 """A marked GGUF file is the base file but for one tensor and three values of its header."""
 
-import errno
 import os
-import shutil
 import struct
 import tracemalloc
 
@@ -11,11 +9,11 @@ import numpy as np
 import pytest
 import tiny_gguf
 import torch
+from secrecy import leaks
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
 
-from gaussmark_lib import files, models, perturb
+from gaussmark_lib import models, perturb
 from gaussmark_lib.engine import gguf_files, gguf_writing
-from gaussmark_lib.engine.checkpoints import digest
 from gaussmark_lib.errors import (
     GaussMarkWarning,
     InvalidModelError,
@@ -61,15 +59,12 @@ def base(tokenizer, tmp_path_factory):
     return path
 
 
-def bound(base, name=DOWN, sigma=0.02, **more) -> tuple[Watermark, Key]:
-    lm = models.load(base)
-    wm = Watermark(name, sigma, **more)
-    return wm, perturb.bind(lm.model, wm, KEY, file_sha256=lm.file_sha256)
-
-
 @pytest.fixture(scope="module")
-def made(base):
-    return bound(base)
+def made(base) -> tuple[Watermark, Key]:
+    """A watermark, and its key, which is bound to the file."""
+    lm = models.load(base)
+    wm = Watermark(DOWN, 0.02)
+    return wm, perturb.bind(lm.model, wm, KEY, file_sha256=lm.file_sha256)
 
 
 def refused(error, match, *args, **more) -> None:
@@ -90,17 +85,14 @@ def header(path) -> dict:
 def test_exactly_one_tensor_and_our_values_differ(base, made, tmp_path):
     wm, key = made
     path = perturb.export_gguf(base, wm, key, tmp_path / "marked.gguf")
-    before = gguf.GGUFReader(base)
-    after = gguf.GGUFReader(path)
+    before, after = gguf.GGUFReader(base), gguf.GGUFReader(path)
     assert [tensor.name for tensor in after.tensors] == [tensor.name for tensor in before.tensors]
     for old, new in zip(before.tensors, after.tensors, strict=True):
         assert new.data_offset % after.alignment == 0
         assert list(new.shape) == list(old.shape)
-        if old.name == "blk.1.ffn_down.weight":
-            assert new.tensor_type == F16
-        else:
-            assert new.tensor_type == old.tensor_type
-            assert new.data.tobytes() == old.data.tobytes(), old.name
+        is_marked = old.name == "blk.1.ffn_down.weight"
+        assert new.tensor_type == (F16 if is_marked else old.tensor_type)
+        assert is_marked or new.data.tobytes() == old.data.tobytes(), old.name
     values = header(path)
     ours = {name: values.pop(name)[1] for name in [*values] if name.startswith("gaussmark.")}
     assert values == header(base)
@@ -110,16 +102,17 @@ def test_exactly_one_tensor_and_our_values_differ(base, made, tmp_path):
         "gaussmark.tensor": "blk.1.ffn_down.weight",
         "gaussmark.sigma": pytest.approx(0.02, rel=1e-3),
     }
-    for secret in (key.secret, key.secret.hex().encode(), str(key.seed).encode()):
-        assert secret not in path.read_bytes()
+    assert leaks(path.read_bytes(), key.secret) == []
     assert os.listdir(tmp_path) == ["marked.gguf"]
 
 
 @pytest.mark.parametrize("name", GGUF_NAMES)
 @pytest.mark.parametrize("tensor_type", perturb.GGUF_TYPES)
 def test_transformers_loads_theta_plus_xi(base, tmp_path, name, tensor_type):
-    """In its own order of the rows of q and k, whichever heads are shared."""
-    wm = Watermark(name, 0.02)
+    """In its own order of the rows of q and k, whichever heads are shared; also of a noise that
+    avoids directions.
+    """
+    wm = Watermark(name, 0.02, rank_dropped=3 if name == DOWN else 0)
     path = perturb.export_gguf(base, wm, KEY, tmp_path / "marked.gguf", tensor_type)
     lm = models.load(base)
     expected = Weight(lm.model, name).value() + perturb.noise(lm.model, wm, KEY)
@@ -142,14 +135,6 @@ def test_sigma_is_that_which_is_carried_after_rounding(base, made, tmp_path):
         delta = (gguf_files.matrix(reader, DOWN) - theta).double()
         sigma = 0.02 * (delta * xi).sum() / xi.square().sum()
         assert gguf_files.mark(reader)["sigma_carried"] == pytest.approx(float(sigma), rel=1e-3)
-
-
-def test_a_noise_that_avoids_directions(base, tmp_path):
-    wm, key = bound(base, rank_dropped=3)
-    path = perturb.export_gguf(base, wm, key, tmp_path / "marked.gguf", "f32")
-    theta = gguf_files.matrix(gguf.GGUFReader(base), DOWN)
-    xi = perturb.noise(models.load(base).model, wm, key)
-    assert torch.equal(gguf_files.matrix(gguf.GGUFReader(path), DOWN), theta + xi)
 
 
 def test_the_marked_file_is_no_base_model(base, made, tmp_path):
@@ -212,13 +197,9 @@ def test_a_base_file_that_changed_since_the_key_was_made(base, made, tmp_path):
     """Its marked matrix is the same, and another tensor differs in one bit."""
     wm, key = made
     changed = tmp_path / "changed.gguf"
-    shutil.copy(base, changed)
-    place = gguf.GGUFReader(base).tensors[0].data_offset
-    with changed.open("r+b") as file:
-        file.seek(place + 3)
-        byte = file.read(1)[0]
-        file.seek(place + 3)
-        file.write(bytes([byte ^ 1]))
+    content = bytearray(base.read_bytes())
+    content[gguf.GGUFReader(base).tensors[0].data_offset + 3] ^= 1
+    changed.write_bytes(content)
     refused(KeyMismatchError, "it was changed since", changed, wm, key, tmp_path / "marked.gguf")
     assert os.listdir(tmp_path) == ["changed.gguf"]
     perturb.export_gguf(changed, wm, KEY, tmp_path / "marked.gguf")  # an unbound key is for any
@@ -311,8 +292,7 @@ def test_a_coarse_type_that_takes_a_part_of_the_noise_is_warned_of(base, tmp_pat
         perturb.export_gguf(base, Watermark(DOWN, 1e-5), KEY, tmp_path / "m.gguf", "f16")
 
 
-@pytest.mark.parametrize("reason", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
-def test_what_stops_half_way_leaves_nothing(base, made, tmp_path, monkeypatch, reason):
+def test_what_is_stopped_half_way_leaves_nothing(base, made, tmp_path, monkeypatch):
     wm, key = made
     copied = []
 
@@ -321,10 +301,10 @@ def test_what_stops_half_way_leaves_nothing(base, made, tmp_path, monkeypatch, r
         copied.append(tensor.name)
         if len(copied) == 5:
             assert len(list(tmp_path.glob(".marked.gguf.partial-*"))) == 1
-            raise reason
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(gguf_writing, "_copy", copy_some)
-    with pytest.raises((InvalidModelError, KeyboardInterrupt), match=r"^$|No space left"):
+    with pytest.raises(KeyboardInterrupt):
         perturb.export_gguf(base, wm, key, tmp_path / "marked.gguf")
     assert len(copied) == 5
     assert os.listdir(tmp_path) == []
@@ -349,13 +329,3 @@ def test_a_disk_that_is_full(base, made, tmp_path):
     assert os.waitstatus_to_exitcode(status) == 7
     assert os.listdir(tmp_path) == []
     assert base.stat().st_size > 100_000
-
-
-def test_the_tiny_files_digest_says_that_nothing_else_changed(base, made, tmp_path):
-    wm, key = made
-    path = perturb.export_gguf(base, wm, key, tmp_path / "marked.gguf", "f32")
-    lm = models.load(base)
-    with perturb.watermarked(lm.model, wm, key):
-        expected = digest(lm.model)
-    assert digest(models.load(path).model) == expected
-    assert files.as_path(path, "", InvalidModelError) == path

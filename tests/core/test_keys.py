@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-from secrecy import assert_not_shown
+from secrecy import assert_not_shown, leaks
 
 from gaussmark_lib import divergence, evidence, generate, perturb, score
 from gaussmark_lib.beyond import joint, schemes, tracing
@@ -44,9 +44,8 @@ def test_a_seed_is_a_whole_number():
 @pytest.mark.usefixtures("wrong_types")
 def test_a_secret_of_another_type_is_refused_and_not_shown():
     for secret in ("0123456789abcdef", list(range(16)), 5, None, bytearray(16)):
-        with pytest.raises(
-            KeyFileError, match=f"16 bytes, got a value of type {type(secret).__name__}"
-        ) as error:
+        complaint = f"16 bytes, got a value of type {type(secret).__name__}"
+        with pytest.raises(KeyFileError, match=complaint) as error:
             Key(secret)
         assert "0123456789" not in str(error.value)
 
@@ -62,9 +61,7 @@ def test_no_printed_form_shows_the_secret(model, wm, key):
     bound = perturb.bind(model, wm, key)
     for one in (key, bound):
         for printed in (repr(one), str(one), f"{one}", f"{[one]}", f"{(one,)!r}", f"{one.binding}"):
-            assert key.secret.hex() not in printed
-            assert repr(key.secret) not in printed
-            assert str(key.seed) not in printed
+            assert leaks(printed.encode(), key.secret) == []
     assert key.key_id in repr(key)
     assert "unbound" in repr(key)
     assert wm.weight in repr(bound)
@@ -88,68 +85,47 @@ def test_no_traceback_shows_the_secret(model, wm, key, monkeypatch):
 
 # ---- every door checks what a bound key is for
 
+UP = "model.layers.1.mlp.up_proj.weight"
+DOWN = "model.layers.1.mlp.down_proj.weight"
 LOCAL = "model.layers.2.mlp.up_proj.weight"
+X, Y = [[1]], [[2, 3]]
 DOORS = {
-    "noise": lambda model, wm, key: perturb.noise(model, wm, key),
+    "noise": perturb.noise,
     "noises": lambda model, wm, key: perturb.noises(model, wm, [Key.from_seed(9), key]),
-    "bind": lambda model, wm, key: perturb.bind(model, wm, key),
+    "bind": perturb.bind,
     "watermarked": lambda model, wm, key: perturb.watermarked(model, wm, key).__enter__(),
-    "score": lambda model, wm, key: score.score(model, [[1]], [[2, 3]], wm, [key]),
+    "score": lambda model, wm, key: score.score(model, X, Y, wm, [key]),
     "score, xis": lambda model, wm, key: score.score(
-        model, [[1]], [[2, 3]], wm, [key], xis=perturb.noises(model, wm, [Key(key.secret)])
+        model, X, Y, wm, [key], xis=perturb.noises(model, wm, [Key(key.secret)])
     ),
-    "sequence": lambda model, wm, key: joint.sequence(model, [[1]], [[2, 3]], wm, [key]),
-    "author": lambda model, wm, key: tracing.author(model, [[1]], [[2, 3]], wm, [key]),
-    "scan": lambda model, wm, key: tracing.scan(model, [[1]], [[2, 3]], wm, [key], block=1),
-    "evidence": lambda model, wm, key: evidence.per_token(model, [1], [2, 3], wm, key),
-    "divergence": lambda model, wm, key: divergence.per_text(
-        model, [[1]], [[2, 3]], marks=[(wm, key)]
-    ),
+    "sequence": lambda model, wm, key: joint.sequence(model, X, Y, wm, [key]),
+    "author": lambda model, wm, key: tracing.author(model, X, Y, wm, [key]),
+    "scan": lambda model, wm, key: tracing.scan(model, X, Y, wm, [key], block=1),
+    "evidence": lambda model, wm, key: evidence.per_token(model, X[0], Y[0], wm, key),
+    "divergence": lambda model, wm, key: divergence.per_text(model, X, Y, marks=[(wm, key)]),
     "marks": lambda model, wm, key: generate.sample(model, [[1], [1]], 2, marks=[None, (wm, key)]),
-    "token_keys.sample": lambda model, wm, key: token_keys.sample(model, [[1]], 2, wm, [key]),
-    "token_keys.per_token": lambda model, wm, key: token_keys.per_token(
-        model, [[1]], [[2, 3]], wm, [key]
-    ),
-    "token divergence": lambda model, wm, key: token_divergence.per_text(
-        model, [[1]], [[2, 3]], wm, [key]
-    ),
-    "scheme, generate": lambda model, wm, key: schemes.GaussMark(wm, key).generate(model, [[1]], 2),
-    "scheme, score": (
-        lambda model, wm, key: schemes.GaussMark(wm, key).score(model, [[1]], [[2, 3]])
-    ),
-    "scheme, token keys": (
-        lambda model, wm, key: schemes.TokenKeys(wm, key).score(model, [[1]], [[2, 3]])
-    ),
+    "token_keys.sample": lambda model, wm, key: token_keys.sample(model, X, 2, wm, [key]),
+    "token_keys.per_token": lambda model, wm, key: token_keys.per_token(model, X, Y, wm, [key]),
+    "token divergence": lambda model, wm, key: token_divergence.per_text(model, X, Y, wm, [key]),
+    "scheme, generate": lambda model, wm, key: schemes.GaussMark(wm, key).generate(model, X, 2),
+    "scheme, score": lambda model, wm, key: schemes.GaussMark(wm, key).score(model, X, Y),
+    "scheme, token keys": lambda model, wm, key: schemes.TokenKeys(wm, key).score(model, X, Y),
 }
 
 
 @pytest.mark.parametrize("door", DOORS)
 def test_every_door_that_takes_a_key_checks_what_it_is_for(model, key, door):
-    wm = Watermark(LOCAL, 0.05, rank_dropped=1)
-    with pytest.raises(
-        KeyMismatchError,
-        match=(
-            r"does not fit this use; weight: the key was made for 'model\.layers\.1\.mlp\.up_proj"
-        ),
-    ) as error:
-        DOORS[door](
-            model,
-            wm,
-            perturb.bind(
-                model, Watermark("model.layers.1.mlp.up_proj.weight", 0.05, rank_dropped=1), key
-            ),
-        )
+    bound = perturb.bind(model, Watermark(UP, 0.05, rank_dropped=1), key)
+    complaint = f"does not fit this use; weight: the key was made for '{re.escape(UP)}"
+    with pytest.raises(KeyMismatchError, match=complaint) as error:
+        DOORS[door](model, Watermark(LOCAL, 0.05, rank_dropped=1), bound)
     perturb.refuse_perturbed(model)
     assert_not_shown(error.value, key)
 
 
-UP = "model.layers.1.mlp.up_proj.weight"
 DIFFERENCES = {
     "weight": (Watermark(LOCAL, 0.05, 2), ["weight", "base_sha256"]),
-    "shape": (
-        Watermark("model.layers.1.mlp.down_proj.weight", 0.05, 2),
-        ["weight", "shape", "base_sha256"],
-    ),
+    "shape": (Watermark(DOWN, 0.05, 2), ["weight", "shape", "base_sha256"]),
     "sigma": (Watermark(UP, 0.0500001, 2), ["sigma"]),
     "rank": (Watermark(UP, 0.05, 1), ["rank_dropped"]),
     "side": (Watermark(UP, 0.05, 2, "right"), ["side"]),
@@ -162,12 +138,7 @@ def test_another_use_is_refused_and_each_difference_named(model, key, tmp_path, 
     wm, differ = DIFFERENCES[what]
     with pytest.raises(KeyMismatchError, match=f"key {bound.key_id} does not fit") as error:
         perturb.export(model, wm, bound, tmp_path / "out")
-    named = [
-        name
-        for name in bound.binding.model_dump()
-        if f" {name}: the key was made for" in str(error.value)
-    ]
-    assert named == differ
+    assert re.findall(r" (\w+): the key was made for", str(error.value)) == differ
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(KeyMismatchError, match=r"base_sha256: .*Use the watermark and the base"):
         perturb.noise(tiny_models.build("llama", seed=1), bound.watermark, bound)
@@ -237,9 +208,8 @@ def test_a_failure_while_writing_leaves_nothing_behind(tmp_path, key, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(key_files.json if step == "dump" else key_files.os, step, fail)
-    with pytest.raises(
-        KeyFileError, match=r"cannot write a key file in .*: No space left"
-    ) as error:
+    complaint = "cannot write a key file in .*: No space left"
+    with pytest.raises(KeyFileError, match=complaint) as error:
         key.save(tmp_path / "my.key")
     assert os.listdir(tmp_path) == []
     assert_not_shown(error.value, key)

@@ -33,11 +33,9 @@ ALLOWED = 1e-3 / (len(EXACT) * len(CORRUPTIONS) * len(LEVELS))  # 99.9% that no 
 def texts(corruption: str) -> corrupt.Pairs:
     prompts = tiny_models.random_ids(np.random.default_rng(0), *[5] * N_TEXTS)
     plain = generate.sample(LM.model, prompts, N_TOKENS, seed=1)
-    return (
-        (prompts, plain)
-        if corruption == "none"
-        else corrupt.named(LM, [corruption])[corruption](prompts, plain, FRACTION, 2)
-    )
+    if corruption == "none":
+        return prompts, plain
+    return corrupt.named(LM, [corruption])[corruption](prompts, plain, FRACTION, 2)
 
 
 def p_values(scheme: Scheme, corruption: str, first_seed: int) -> np.ndarray:

@@ -12,14 +12,7 @@ from gaussmark_lib.engine import arithmetic, blocks, hooks
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError
 
 RNG = np.random.default_rng(8)
-SIZES = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
+SIZES = tiny_models.SIZES | {"vocab_size": tiny_models.VOCAB}
 CHANGED = {  # models that do something to their logits after the head
     "a soft cap": lambda: Gemma2ForCausalLM(
         Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=0.5)
@@ -31,56 +24,33 @@ RESPONSES = tiny_models.random_ids(RNG, 20, 6, 33, 12)
 
 
 @pytest.mark.parametrize("name", [*tiny_models.ARCHITECTURES, *CHANGED])
-def test_log_p_and_its_gradient_are_those_of_one_text_at_a_time(
-    name, monkeypatch: pytest.MonkeyPatch
-):
+def test_log_p_and_its_gradient_are_those_of_one_text_at_a_time(name, monkeypatch):
     """Whatever becomes of its logits: nothing, a soft cap, a scale. The gradient is that of the
     plain pass, for every parameter.
     """
     torch.manual_seed(0)
-    model = (
-        CHANGED[name]().double().eval()
-        if name in CHANGED
-        else tiny_models.build(name, torch.float64)
-    )
     if name in CHANGED:  # norms, and Gemma-2's softmax, round to float32 whatever comes in
+        model = CHANGED[name]().double().eval()
         tiny_models._norms_in_float64(model)
         monkeypatch.setattr(
             torch.nn.functional, "softmax", lambda x, dim, dtype=None: x.softmax(dim)
         )
+    else:
+        model = tiny_models.build(name, torch.float64)
     pairs = list(zip(PROMPTS, RESPONSES, strict=True))
     model.requires_grad_(True)
-    others = list(model.parameters())
+    parameters = list(model.parameters())
     found, number = likelihood.token_log_p(model, pairs)
-    gradients = torch.autograd.grad(found.sum(), others, allow_unused=True)
-    expected = []
-    for (x, y), row, of_row in zip(pairs, found, number, strict=True):
-        log_p = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1)
-        expected.append(log_p.gather(-1, torch.tensor(y)[:, None])[:, 0])
-        torch.testing.assert_close(row[of_row > 0], expected[-1])
-        assert of_row[of_row > 0].tolist() == list(range(1, len(y) + 1))
+    gradients = torch.autograd.grad(found.sum(), parameters, allow_unused=True)
+    expected = [tiny_models.log_p(model, x, y) for x, y in pairs]
+    for log_p, row, of_row in zip(expected, found, number, strict=True):
+        torch.testing.assert_close(row[of_row > 0], log_p)
+        assert of_row[of_row > 0].tolist() == list(range(1, len(log_p) + 1))
         assert row[of_row == 0].eq(0).all()
-    for one, other in zip(
-        gradients,
-        torch.autograd.grad(torch.cat(expected).sum(), others, allow_unused=True),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other)
-
-
-def test_a_token_that_cannot_come_adds_nothing_to_the_entropy():
-    model = tiny_models.build("llama", torch.float64)
-
-    def masked(_, __, output):
-        output.logits = output.logits.index_fill(-1, torch.arange(6), -torch.inf)
-
-    model.register_forward_hook(masked)
-    found = likelihood.entropies(model, PROMPTS, RESPONSES)
-    for x, y, entropy in zip(PROMPTS, RESPONSES, found, strict=True):
-        log_p = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1, 6:].log_softmax(-1)
-        np.testing.assert_allclose(
-            entropy, -(log_p.exp() * log_p).sum(-1).detach().numpy(), rtol=1e-10
-        )
+    total = torch.cat(expected).sum()
+    plain = torch.autograd.grad(total, parameters, allow_unused=True)
+    for of_batch, of_texts in zip(gradients, plain, strict=True):
+        torch.testing.assert_close(of_batch, of_texts)
 
 
 def test_what_the_model_keeps_in_float32_is_not_rounded():
@@ -91,20 +61,13 @@ def test_what_the_model_keeps_in_float32_is_not_rounded():
     norm, mlp = model.model.norm, model.model.layers[0].mlp
     norm.weight.data = norm.weight.data.float() + 1e-4
     mlp.extra = torch.nn.Parameter(torch.ones(2, 2).to(torch.float8_e4m3fn), requires_grad=False)
-    for dtype, others in (
-        (torch.bfloat16, torch.bfloat16),
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-    ):
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
         with arithmetic.computing_in(model, dtype):
-            assert mlp.down_proj.weight.dtype == others
-            assert norm.weight.dtype == torch.promote_types(others, torch.float32)
+            assert mlp.down_proj.weight.dtype == dtype
+            assert norm.weight.dtype == torch.promote_types(dtype, torch.float32)
             assert mlp.extra.dtype == torch.float8_e4m3fn
-    assert {p.dtype for p in model.parameters()} == {
-        torch.bfloat16,
-        torch.float32,
-        torch.float8_e4m3fn,
-    }
+    before = {torch.bfloat16, torch.float32, torch.float8_e4m3fn}
+    assert {p.dtype for p in model.parameters()} == before
 
 
 @pytest.mark.usefixtures("wrong_types")
@@ -118,34 +81,37 @@ def test_a_layer_that_sees_more_positions_than_the_text_has_is_refused():
 def test_cross_entropy_is_transformers_own_loss(architecture):
     model = tiny_models.build(architecture, torch.float64)
     start = model.config.bos_token_id
-    expected = []
-    for passage in RESPONSES:
-        ids = torch.tensor([[start, *passage]])
-        expected.append(model(input_ids=ids, labels=ids).loss.item())
+    rows = [torch.tensor([[start, *passage]]) for passage in RESPONSES]
+    expected = [model(input_ids=ids, labels=ids).loss.item() for ids in rows]
+    rounding = closeness.of_sum(torch.float32, tiny_models.VOCAB)  # of transformers' loss
     for batch_size in (1, 3, 10):
-        np.testing.assert_allclose(
-            likelihood.cross_entropy(model, RESPONSES, batch_size=batch_size),
-            expected,  # a loss that is computed in float32
-            rtol=closeness.of_sum(torch.float32, tiny_models.VOCAB),
-        )
+        found = likelihood.cross_entropy(model, RESPONSES, batch_size=batch_size)
+        np.testing.assert_allclose(found, expected, rtol=rounding)
 
 
 def test_what_stands_before_a_passage_does_not_count_but_is_seen():
     model = tiny_models.build("llama", torch.float64)
     found = likelihood.cross_entropy(model, RESPONSES, prompts=PROMPTS, batch_size=3)
     for x, y, nats in zip(PROMPTS, RESPONSES, found, strict=True):
-        log_p = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].log_softmax(-1)
-        assert nats == pytest.approx(-log_p[range(len(y)), y].mean().item(), rel=1e-6)
+        mean = tiny_models.log_p(model, x, y).mean().item()
+        assert nats == pytest.approx(-mean, rel=1e-6)
     assert not np.allclose(found, likelihood.cross_entropy(model, RESPONSES))
 
 
-def test_entropy_at_each_position():
+@pytest.mark.parametrize("n_masked", [0, 6])
+def test_entropy_at_each_position(n_masked):
+    """Tokens that cannot come add nothing to it."""
     model = tiny_models.build("llama", torch.float64)
+
+    def mask(_, __, output):
+        output.logits = output.logits.index_fill(-1, torch.arange(n_masked), -torch.inf)
+
+    model.register_forward_hook(mask)
     found = likelihood.entropies(model, PROMPTS, RESPONSES, batch_size=3)
     for x, y, values in zip(PROMPTS, RESPONSES, found, strict=True):
-        p = model(torch.tensor([x + y])).logits[0, len(x) - 1 : -1].softmax(-1)
+        p = tiny_models.next_logits(model, x, y)[:, n_masked:].softmax(-1)
         expected = torch.distributions.Categorical(p).entropy()
-        np.testing.assert_allclose(values, expected.detach(), rtol=1e-9)
+        np.testing.assert_allclose(values, expected.detach(), rtol=1e-10)
 
 
 @pytest.mark.usefixtures("wrong_types")

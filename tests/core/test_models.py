@@ -7,8 +7,8 @@ import io
 import json
 import re
 import shutil
-import socket
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -45,18 +45,12 @@ def copy(saved, tmp_path):
 
 
 @pytest.fixture
-def no_network(monkeypatch):
-    """No name can be looked up, which is what a machine without a network sees; and no token or
-    cache of the tester's helps.
-    """
-
-    def fail(*args, **kwargs):
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", fail)
+def lm(saved) -> models.LM:
+    return models.load(saved)
 
 
-def chatting(lm: models.LM) -> models.LM:
+@pytest.fixture
+def chat(lm) -> models.LM:
     lm.tokenizer.chat_template = (
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if"
         " add_generation_prompt %}<assistant>{% endif %}"
@@ -76,6 +70,7 @@ class TestAWholeCheckpoint:
         assert {p.dtype for p in lm.model.parameters()} == {torch.float32}
         assert not lm.model.training
         assert lm.name == str(saved)
+        assert lm.file_sha256 is None
         stored = load_file(saved / WEIGHTS)
         for name, p in lm.model.named_parameters():
             assert torch.equal(p, stored[name].float())
@@ -96,53 +91,41 @@ class TestAWholeCheckpoint:
     def test_without_a_network(self, saved, no_network):
         models.load(saved)
 
-    def test_text_goes_to_ids_and_back(self, saved):
-        lm = models.load(saved)
+    def test_text_goes_to_ids_and_back(self, lm):
         for text in ("The quick brown fox", " naïve ξ∇θ 日本\n\n", ""):
             assert lm.decode(lm.encode(text)) == text
         assert lm.decode([lm.tokenizer.eos_token_id, *lm.encode("fox")]) == "fox"
 
-    def test_a_prompt_without_a_chat_template_is_the_text(self, saved):
-        lm = models.load(saved)
-        assert lm.prompt("The quick") == lm.encode("The quick")
+    def test_without_a_chat_template_a_prompt_is_the_text(self, lm):
+        ids = lm.encode("The quick")
+        assert lm.prompt("The quick") == lm.continuation("The quick") == ids
+        assert lm.prompt("") == lm.unknown_prompt() == []
 
-    def test_a_prompt_with_one_is_the_user_turn_as_typed(self, saved):
-        lm = chatting(models.load(saved))
-        ids = lm.prompt("The quick")
+    def test_with_one_it_is_the_user_turn_as_typed(self, chat):
+        ids = chat.prompt("The quick")
         assert all(type(i) is int for i in ids)
-        assert lm.decode(ids) == "<user>The quick<assistant>"
+        assert chat.decode(ids) == "<user>The quick<assistant>"
+        assert chat.decode(chat.unknown_prompt()) == "<assistant>"
 
-    def test_a_text_to_be_continued_is_put_as_a_request(self, saved):
-        lm = chatting(models.load(saved))
+    def test_a_text_to_be_continued_is_put_as_a_request(self, chat):
         expected = "<user>Complete the following prompt: The quick<assistant>"
-        assert lm.decode(lm.continuation("The quick")) == expected
-        plain = models.load(saved)
-        assert plain.continuation("The quick") == plain.prompt("The quick")
+        assert chat.decode(chat.continuation("The quick")) == expected
 
-    def test_a_templated_prompt_is_not_templated_again(self, saved):
-        lm = chatting(models.load(saved))
-        ids = lm.prompt("The quick")
-        assert lm.prompt("<user>The quick<assistant>") == ids
-        assert lm.prompt("See <user>The quick") != ids  # which only mentions it
+    def test_a_templated_prompt_is_not_templated_again(self, chat):
+        ids = chat.prompt("The quick")
+        assert chat.prompt("<user>The quick<assistant>") == ids
+        assert chat.prompt("See <user>The quick") != ids  # which only mentions it
 
-    def test_what_stands_before_a_text_of_unknown_prompt(self, saved):
-        assert models.load(saved).unknown_prompt() == []
-        lm = chatting(models.load(saved))
-        assert lm.decode(lm.unknown_prompt()) == "<assistant>"
-
-    def test_an_empty_turn_is_refused(self, saved):
-        lm = chatting(models.load(saved))
-        for text in ("", " \n"):
-            with pytest.raises(InvalidTextError, match="expected the user's turn of a chat"):
-                lm.prompt(text)
-        assert models.load(saved).prompt("") == []
+    @pytest.mark.parametrize("text", ["", " \n"])
+    def test_an_empty_turn_is_refused(self, chat, text):
+        with pytest.raises(InvalidTextError, match="expected the user's turn of a chat"):
+            chat.prompt(text)
 
     @pytest.mark.parametrize(
         "template",
         ["{{ raise_exception('no') }}", "{{ ''.__class__.__mro__ }}", "{{ range(10**9) }}"],
     )
-    def test_a_chat_template_that_raises_is_named(self, saved, template):
-        lm = models.load(saved)
+    def test_a_chat_template_that_raises_is_named(self, lm, template):
         lm.tokenizer.chat_template = template
         with pytest.raises(InvalidModelError, match="expected a chat template that takes a user's"):
             lm.prompt("The quick")
@@ -162,19 +145,16 @@ def test_the_embedded_model_is_found_from_any_folder(saved, tmp_path, monkeypatc
     assert models.load().name == models.load("doclm").name == "doclm"
 
 
-@pytest.mark.parametrize(
-    "name", ["/no/such/model", "./model", "../model", "~/no-such-model", "runs/of/mine"]
-)
+PATHS = ["/no/such/model", "./model", "../model", "~/no-such-model", "runs/of/mine"]
+
+
+@pytest.mark.parametrize("name", [*PATHS, Path("some-org/some-model")], ids=repr)
 def test_a_path_that_does_not_exist(name):
     refused(
         name,
         r"no model at .*: expected a folder with config\.json and \*\.safetensors, or a"
         r" \.gguf file\. models\.load\('doclm'\) needs no download",
     )
-
-
-def test_a_path_object_is_never_taken_for_a_hub_id(tmp_path):
-    refused(tmp_path.relative_to(tmp_path.parent) / "x", "no model at")
 
 
 @pytest.mark.parametrize("name", ["some-org/some-model", "gpt2-that-nobody-has"])
@@ -193,10 +173,6 @@ def test_a_hub_id_without_a_network(name, offline, no_network, monkeypatch, tmp_
     )
     assert "connect" in message
     assert time.monotonic() - start < 10
-
-
-def test_the_hub_is_not_reachable_without_a_network(no_network):
-    assert not checkpoints.hub_reachable()
 
 
 def test_the_hub_is_reachable_if_it_answers_anything(monkeypatch):
@@ -252,31 +228,24 @@ def test_weights_that_are_missing_or_of_another_shape_are_named_and_not_made_up(
     if shape:
         weights[UP] = torch.zeros(shape)
     save_file(weights, copy / WEIGHTS, {"format": "pt"})
-    refused(copy, r"does not fit its config\.json, .*model\.layers\.1\.mlp\.up_proj\.weight")
+    refused(copy, rf"does not fit its config\.json, .*{UP}")
 
 
 @pytest.mark.parametrize("config", ["hidden_size", "intermediate_size"])
 def test_a_size_that_no_memory_holds_is_refused_before_anything_is_built(copy, config, monkeypatch):
     """As of an attacker's config.json over small weights: transformers would draw the rest."""
     configure(copy, **{config: 10**11})
-    monkeypatch.setattr(
-        models.AutoTokenizer, "from_pretrained", lambda *_, **__: pytest.fail("read")
-    )
+    monkeypatch.setattr(models.AutoTokenizer, "from_pretrained", pytest.fail)
     refused(copy, r"expected [\d.]+ GiB of free memory")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_hidden_layers": 10**9},
-        {"n_layer": 10**9},
-        {"num_labels": 10**9},
-        {"num_local_experts": 10**9},
-        {"text_config": {"num_hidden_layers": 10**9}},
-    ],
-)
-def test_a_number_of_layers_that_would_take_hours_is_refused_at_once(copy, changes):
-    configure(copy, **changes)
+COUNTS = ["num_hidden_layers", "n_layer", "num_labels", "num_local_experts", "text_config"]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_number_of_layers_that_would_take_hours_is_refused_at_once(copy, count):
+    is_nested = count == "text_config"
+    configure(copy, **{count: {"num_hidden_layers": 10**9} if is_nested else 10**9})
     start = time.monotonic()
     refused(copy, r"does not fit its config\.json: expected \w+ ≤ 1000, got 1000000000")
     assert time.monotonic() - start < 10
@@ -313,21 +282,12 @@ def test_a_model_needs_its_bytes_of_free_memory(saved, monkeypatch, dtype, n):
     model = models.load(saved).model
     expected = n * sum(p.numel() for p in model.parameters())
     expected += sum(b.numel() * b.element_size() for b in model.buffers())
-    for free, fits in ((expected, True), (expected - 1, False)):
-        monkeypatch.setattr(
-            checkpoints, "_free_memory", lambda device, free=free: {"the CPU": free}
-        )
-        if fits:
-            models.load(saved, dtype=dtype)
-        else:
-            with pytest.raises(InvalidModelError, match="GiB of free memory on the CPU, got"):
-                models.load(saved, dtype=dtype)
-
-
-def test_the_free_memory_is_the_machines():
-    free = checkpoints._free_memory(torch.device("cpu"))
-    assert 0 < free.pop("the CPU") <= psutil.virtual_memory().total
-    assert free == {}
+    free = {"the CPU": expected}
+    monkeypatch.setattr(checkpoints, "_free_memory", lambda device: free)
+    models.load(saved, dtype=dtype)
+    free["the CPU"] -= 1
+    with pytest.raises(InvalidModelError, match="GiB of free memory on the CPU, got"):
+        models.load(saved, dtype=dtype)
 
 
 @pytest.mark.parametrize("n_bytes", [0, 1000])
@@ -339,28 +299,22 @@ def test_a_machine_with_too_little_memory(saved, monkeypatch, n_bytes):
     refused(saved, r"of free memory on the CPU, got 0\.0 GiB; choose another dtype, or a smaller")
 
 
-@pytest.mark.parametrize(("n_bytes", "fits"), [(1000, False), (10**9, True)])
-def test_a_gpu_with_too_little_memory(saved, monkeypatch, n_bytes, fits):
+def test_a_gpu_with_too_little_memory(saved, monkeypatch):
     """Although the machine has enough."""
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (n_bytes, 10**12))
-    terms = {"local_files_only": True, "trust_remote_code": False}
-    if fits:
-        checkpoints.check_size(saved, terms, "float32", torch.device("cuda"))
-    else:
-        with pytest.raises(InvalidModelError, match=r"free memory on the GPU, got 0\.0 GiB"):
-            checkpoints.check_size(saved, terms, "float32", torch.device("cuda"))
+    terms, gpu = checkpoints.hub_terms(local=True), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**12))
+    checkpoints.check_size(saved, terms, "float32", gpu)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 10**12))
+    with pytest.raises(InvalidModelError, match=r"free memory on the GPU, got 0\.0 GiB"):
+        checkpoints.check_size(saved, terms, "float32", gpu)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_checkpoint_with_a_weight_that_is_not_finite(copy, value):
     weights = load_file(copy / WEIGHTS)
-    weights["model.layers.1.mlp.up_proj.weight"][3, :5] = value
+    weights[UP][3, :5] = value
     save_file(weights, copy / WEIGHTS, {"format": "pt"})
-    refused(
-        copy,
-        r"expected finite weights, got 5 NaN or infinite numbers in"
-        r" model\.layers\.1\.mlp\.up_proj\.weight; the model is damaged",
-    )
+    refused(copy, rf"expected finite weights, got 5 NaN or infinite numbers in {UP}; .* damaged")
 
 
 CODE = """
@@ -370,26 +324,19 @@ from transformers import {base}
 class Mine({base}):
     model_type = "mine"
 """
+CONFIG, OF_TOKENIZER = "config.json", "tokenizer_config.json"
+MINE = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}
+MINE_TOO = {"architectures": ["Mine"], "auto_map": {"AutoModelForCausalLM": "mine.Mine"}}
+MY_TOKENIZER = {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": [None, "mine.Mine"]}}
+NEEDS_CODE = (
+    r"it needs Python code of its own \(auto_map in its json files\), which is never run;"
+    r" expected an architecture that transformers"
+)
+# the model's model_type is unknown, before its code is asked for
 ASKS = {
-    "config": (
-        "config.json",
-        {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}},
-        "PreTrainedConfig",
-    ),
-    "model": (
-        "config.json",
-        {
-            "architectures": ["Mine"],
-            "model_type": "mine",
-            "auto_map": {"AutoModelForCausalLM": "mine.Mine"},
-        },
-        "PreTrainedModel",
-    ),
-    "tokenizer": (
-        "tokenizer_config.json",
-        {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": [None, "mine.Mine"]}},
-        "PreTrainedTokenizerFast",
-    ),
+    "config": (CONFIG, MINE, "PreTrainedConfig", NEEDS_CODE),
+    "model": (CONFIG, MINE | MINE_TOO, "PreTrainedModel", "cannot read the model in"),
+    "tokenizer": (OF_TOKENIZER, MY_TOKENIZER, "PreTrainedTokenizerFast", NEEDS_CODE),
 }
 
 
@@ -397,21 +344,12 @@ ASKS = {
 def test_a_models_own_code_is_never_run_even_if_the_terminal_says_yes(
     copy, tmp_path, monkeypatch, asks
 ):
-    file, changes, base = ASKS[asks]
+    file, changes, base, complaint = ASKS[asks]
     (copy / "mine.py").write_text(CODE.format(ran=str(tmp_path / "ran"), base=base))
     configure(copy, file, **changes)
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("nobody is asked"))
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 100))
-    if asks == "model":
-        refused(
-            copy, "cannot read the model in"
-        )  # its model_type is unknown, before its code is asked for
-    else:
-        refused(
-            copy,
-            r"it needs Python code of its own \(auto_map in its json files\), which is never run;"
-            r" expected an architecture that transformers",
-        )
+    refused(copy, complaint)
     assert not (tmp_path / "ran").exists()
 
 
@@ -437,10 +375,8 @@ def test_every_load_in_the_library_is_on_these_terms():
     for file, call in loads:
         told = "trust_remote_code=False" if "from_config" in call else "**terms"
         assert told in call, f"{file}: {call} does not say checkpoints.hub_terms()"
-    assert checkpoints.hub_terms(local=True) == {
-        "local_files_only": True,
-        "trust_remote_code": False,
-    }
+    terms = {"local_files_only": True, "trust_remote_code": False}
+    assert checkpoints.hub_terms(local=True) == terms
 
 
 def test_weights_that_can_run_code_are_not_loaded(copy):
@@ -473,16 +409,14 @@ def test_a_weight_left_out_is_chosen_by_a_rule(architecture, middle, small):
     assert models.default_weight(model, small=True) == small
     first = models.default_weight(model, block=0)
     assert first == re.sub(r"[.]\d+[.]", ".0.", middle, count=1)
-    assert (
-        models.default_weight(model, block=-1) == middle
-    )  # of two or three blocks, the last is two thirds of the way up
+    # of two or three blocks, the last is two thirds of the way up
+    assert models.default_weight(model, block=-1) == middle
 
 
 @pytest.mark.parametrize("block", [3, -4])
 def test_a_block_that_is_not_there(block):
-    with pytest.raises(
-        InvalidWatermarkError, match=f"one of 3 that can carry a watermark.* got {block}"
-    ):
+    complaint = f"one of 3 that can carry a watermark.* got {block}"
+    with pytest.raises(InvalidWatermarkError, match=complaint):
         models.default_weight(tiny_models.build("llama"), block=block)
 
 
@@ -494,15 +428,13 @@ class TestBfloat16:
         monkeypatch.setattr(arithmetic, "_bfloat16_is_faster", lambda: faster)
         assert models.native_bfloat16(torch.device("cpu")) is (flag and faster)
 
-    @pytest.mark.parametrize(
-        ("slower", "expected"), [(torch.bfloat16, False), (torch.float32, True)]
-    )
-    def test_the_faster_product_wins(self, monkeypatch, slower, expected):
+    @pytest.mark.parametrize("slower", [torch.bfloat16, torch.float32])
+    def test_the_faster_product_wins(self, monkeypatch, slower):
         def timed(x, w):  # no product: without the instructions one takes longer than any pause
             time.sleep(0.05 * (w.dtype == slower))
 
         monkeypatch.setattr(torch.Tensor, "mm", timed)
-        assert arithmetic._bfloat16_is_faster.__wrapped__() is expected
+        assert arithmetic._bfloat16_is_faster.__wrapped__() is (slower == torch.float32)
 
     def test_the_trial_is_made_once_and_draws_no_random_number(self):
         arithmetic._bfloat16_is_faster.cache_clear()

@@ -20,10 +20,8 @@ def test_golden_hash_of_the_stream():
     changed.
     """
     z = standard_normal(2**127 + 12345, 100_000, dtype=np.float32)
-    assert (
-        hashlib.sha256(z.astype("<f4").tobytes()).hexdigest()
-        == "893a3f39512dc9257482528f3e7965878e93189b4028367dc73f30ee2091ffa5"
-    )
+    digest = hashlib.sha256(z.astype("<f4").tobytes()).hexdigest()
+    assert digest == "893a3f39512dc9257482528f3e7965878e93189b4028367dc73f30ee2091ffa5"
 
 
 def philox_by_hand(key: int, block: int) -> list[int]:
@@ -42,19 +40,14 @@ def philox_by_hand(key: int, block: int) -> list[int]:
 
 
 def test_philox_by_hand_gives_the_published_answer():
-    assert [f"{word:016x}" for word in philox_by_hand(0, 0)] == [
-        "16554d9eca36314c",
-        "db20fe9d672d0fdc",
-        "d7e772cee186176b",
-        "7e68b68aec7ba23b",
-    ]
+    words = " ".join(f"{word:016x}" for word in philox_by_hand(0, 0))
+    assert words == "16554d9eca36314c db20fe9d672d0fdc d7e772cee186176b 7e68b68aec7ba23b"
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64, 2**128 - 1, 0x0123456789ABCDEF0123456789ABCDEF])
 def test_the_stream_is_the_quantile_of_philox(seed):
-    bits = [
-        word for block in range(1, 6) for word in philox_by_hand(seed, block)
-    ]  # NumPy counts from 1
+    # NumPy counts from 1
+    bits = [word for block in range(1, 6) for word in philox_by_hand(seed, block)]
     u = np.array([((word >> 12) + 0.5) * ULP for word in bits])
     np.testing.assert_allclose(standard_normal(seed, len(u)), ndtri(u), rtol=1e-14)
 
@@ -120,11 +113,6 @@ def test_a_gpu_without_room_shows_no_secret(monkeypatch, step):
     with pytest.raises(torch.OutOfMemoryError) as error:
         key.on_gpu(10, 1.0, torch.device("cpu"))
     assert_not_shown(error.value, key)
-
-
-def test_different_seeds_give_different_numbers():
-    seeds = (0, 1, 2, 2**64, 2**64 + 1, 2**127, 2**128 - 1)
-    assert len({standard_normal(seed, 1)[0] for seed in seeds}) == len(seeds)
 
 
 @pytest.mark.parametrize("n", [1, 4, 10])

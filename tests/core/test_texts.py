@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import socket
 import time
 
 import datasets
@@ -111,9 +110,7 @@ def test_texts_of_a_file_come_in_its_order_with_its_name(tmp_path):
 )
 def test_a_line_without_a_text_is_named_by_number(tmp_path, line):
     path = jsonl(tmp_path / "mine.jsonl", r'{"text": "\ud83d\ude00 a face"}', "", line)
-    expected = (
-        r"mine\.jsonl:3: expected a JSON object whose 'text' \(and 'prompt'\) is a string of whole"
-    )
+    expected = r"mine\.jsonl:3: expected a JSON object whose 'text' .* is a string of whole"
     with pytest.raises(InvalidTextError, match=expected):
         texts.load(path)
 
@@ -140,11 +137,7 @@ def test_a_file_that_cannot_be_read(tmp_path, name, content):
     ("kind", "options", "message"),
     [
         ("Docs", {}, "one of docs, licences, source, speeches, news, c4 or the path of a file"),
-        (
-            "docs",
-            {"split": "test"},
-            "docs: expected the split 'train', 'pilot' or 'heldout', got 'test'",
-        ),
+        ("docs", {"split": "test"}, "the split 'train', 'pilot' or 'heldout', got 'test'"),
         ("docs", {"min_chars": 10**7}, "expected some texts of at least 10000000 .* found 0"),
         ("c4", {}, r"say how many \(n=…\)"),
     ],
@@ -155,11 +148,8 @@ def test_refuses(kind, options, message):
         texts.load(kind, **options)
 
 
-def test_c4_without_a_network_says_what_works_without_one(monkeypatch):
-    def fail(*args, **kwargs):
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", fail)
+@pytest.mark.usefixtures("no_network")
+def test_c4_without_a_network_says_what_works_without_one():
     start = time.monotonic()
     expected = r"allenai/c4: the hub cannot be reached.*texts\.load\('docs'\) or a file of texts"
     with pytest.raises(InvalidTextError, match=expected):
@@ -180,13 +170,6 @@ def test_prompts_are_beginnings_of_the_wanted_length_as_the_model_wants_to_be_as
     assert [lm.decode(ids) for ids in texts.human(lm, path, 2, 5)] == ["Retur", "A lis"]
     with pytest.raises(InvalidTextError, match="expected 9 texts of 40 tokens, found 1"):
         texts.prompts(lm, path, 9, 40)
-
-
-def test_short_lines_are_joined(tmp_path):
-    lm, lines = tiny_lm.build(), [f"line {i} is short" for i in range(60)]
-    path = jsonl(tmp_path / "short.jsonl", *({"text": line} for line in lines))
-    joined = lm.encode("\n\n".join(lines))
-    assert texts.human(lm, path, 3, 40) == [joined[:40], joined[40:80], joined[80:120]]
 
 
 def test_a_prompt_ends_in_a_whole_character(tmp_path):
@@ -271,16 +254,9 @@ class TestDocuments:
     def test_the_sources_are_those_of_the_texts(self, library):
         lm = tiny_lm.build()
         for split in ("pilot", "heldout"):
-            asked = {
-                "lm": lm,
-                "kind": "speeches",
-                "n": 9,
-                "n_tokens": 20,
-                "split": split,
-                "seed": 3,
-            }
-            found = [lm.decode(ids) for ids in texts.human(**asked)]
-            known = texts.sources(**asked)
+            settings = {"split": split, "seed": 3}
+            found = [lm.decode(ids) for ids in texts.human(lm, "speeches", 9, 20, **settings)]
+            known = texts.sources(lm, "speeches", 9, 20, **settings)
             assert len(set(known)) > 1
             for text, source in zip(found, known, strict=True):
                 assert "\n\n".join(library[source]).startswith(text)

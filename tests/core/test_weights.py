@@ -22,12 +22,10 @@ KEYS = [Key.from_seed(0)]
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        *(
-            ({"sigma": s}, r"sigma, .*: expected a number above 1e-31 and below 1e\+31, got")
-            for s in (1e-300, 1e31)
-        ),
+        *(({"sigma": s}, r"above 1e-31 and below 1e\+31, got") for s in (1e-300, 1e31)),
         ({"sigma": [0.1, 0.2]}, "expected one, or one for each of 1 weights, got 2"),
         ({"weight": [W, OTHER], "sigma": [0.1]}, "one for each of 2 weights, got 1"),
+        *(({"weight": w}, "weight: expected the name") for w in (7, [], [W, W], [W, 7])),
         *(({"rank_dropped": k}, "expected a whole number ≥ 0") for k in (1.0, True, None)),
     ],
 )
@@ -35,13 +33,6 @@ KEYS = [Key.from_seed(0)]
 def test_a_watermark_out_of_range(wrong, message):
     with pytest.raises(InvalidWatermarkError, match=message):
         Watermark(**{"weight": W, "sigma": 0.05} | wrong)
-
-
-@pytest.mark.parametrize("weight", [7, [], [W, W], [W, 7]])
-@pytest.mark.usefixtures("wrong_types")
-def test_weights_that_are_no_names(weight):
-    with pytest.raises(InvalidWatermarkError, match="weight: expected the name"):
-        Watermark(weight, 0.05)
 
 
 @pytest.mark.usefixtures("wrong_types")
@@ -53,9 +44,8 @@ def test_equal_watermarks_are_equal_however_they_are_written():
 
 @pytest.mark.parametrize("rank", [32, 1000])
 def test_rank_dropped_must_leave_something(model, key, rank):
-    with pytest.raises(
-        InvalidWatermarkError, match=rf"rank_dropped = {rank} leaves nothing of {W}: .* = 32"
-    ):
+    complaint = f"rank_dropped = {rank} leaves nothing of {W}: .* = 32"
+    with pytest.raises(InvalidWatermarkError, match=complaint):
         Watermark(W, 0.05, rank).on(model)
     xi = perturb.noise(model, Watermark(W, 0.05, rank_dropped=31), key)
     assert torch.linalg.matrix_rank(xi, rtol=1e-4) == 1
@@ -98,9 +88,8 @@ def test_the_stacked_experts_of_a_mixture_carry_none(name):
     expert = f"model.layers.1.mlp.experts.{name}"
     assert model.get_parameter(expert.partition("[")[0]).ndim == 3
     assert not [weight for weight in weights.names(model) if ".experts." in weight]
-    with pytest.raises(
-        InvalidWatermarkError, match=rf"a single linear layer .*got '{re.escape(expert)}'"
-    ) as error:
+    complaint = f"a single linear layer .*got '{re.escape(expert)}'"
+    with pytest.raises(InvalidWatermarkError, match=complaint) as error:
         Watermark(expert, 0.05).on(model)
     nearest = str(error.value).partition("nearest names are: ")[2].partition(";")[0].split(", ")
     assert any("shared_expert" in weight for weight in nearest)
@@ -131,7 +120,7 @@ def test_a_weight_that_is_not_finite(model, key, value):
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_the_linear_layers_own_matrices(architecture):
     model = tiny_models.build(architecture)
-    names, parameters = (weights.names(model), dict(model.named_parameters(remove_duplicate=False)))
+    names, parameters = weights.names(model), dict(model.named_parameters(remove_duplicate=False))
     per_block = {"phi3": 4, "gpt2": 4}.get(architecture, 7)
     blocks, head = model.config.num_hidden_layers, not model.config.tie_word_embeddings
     assert len(names) == len(set(names)) == per_block * blocks + head
