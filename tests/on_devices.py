@@ -132,9 +132,6 @@ def same(result: object, expected: object, rtol: float, atol: float) -> None:
     """Assert that two results are equal: texts exactly, numbers within these tolerances."""
     if isinstance(expected, pd.DataFrame):
         pd.testing.assert_frame_equal(result, expected, rtol=rtol, atol=atol)
-    elif isinstance(expected, dict):
-        assert result.keys() == expected.keys()
-        same(list(result.values()), list(expected.values()), rtol, atol)
     elif isinstance(expected, list | tuple):
         assert len(result) == len(expected)
         for item, expected_item in zip(result, expected, strict=True):
