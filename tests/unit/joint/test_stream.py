@@ -47,9 +47,8 @@ def test_psi_and_what_else_is_scored_are_those_of_score(model, wm):
 
 def test_given_texts_make_no_rows_and_no_bets(model, wm):
     state = joint.State()
-    table = joint.sequence(
-        model, X[5:], Y[5:], wm, KEYS, share=0.1, given=(X[:5], Y[:5]), state=state
-    )
+    options = {"share": 0.1, "given": (X[:5], Y[:5]), "state": state}
+    table = joint.sequence(model, X[5:], Y[5:], wm, KEYS, **options)
     one_go = joint.sequence(model, X, Y, wm, KEYS, share=0.1)
     assert (len(table), state.n_texts, state.n_kept) == (7 * 3, 7, 12)
     np.testing.assert_allclose(table["innovation"], one_go["innovation"][15:], rtol=1e-4, atol=1e-5)
