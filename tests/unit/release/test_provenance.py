@@ -126,14 +126,6 @@ def test_a_replaced_part_does_not_drown_the_rest(base):
     assert found["psi"][0] < 4
 
 
-def test_merging_with_the_base_changes_nothing(base):
-    mine = marked(base, WM, KEYS[0])
-    before = provenance.weights(base, mine, WM, KEYS)
-    after = provenance.weights(base, attacks.merged([mine, base], [0.3, 0.7]), WM, KEYS)
-    assert np.allclose(before["psi"], after["psi"], atol=1e-3)
-    assert np.allclose(0.3 * before["distance"], after["distance"], rtol=1e-4)
-
-
 def test_the_base_itself_has_no_direction(base):
     with pytest.raises(DegenerateScoreError, match=r"down_proj.* equals that of the base"):
         provenance.weights(base, deepcopy(base), WM, KEYS)
