@@ -92,6 +92,8 @@ def doors(folder: Path) -> dict[str, Door]:
     of_texts = {"model": "model", "prompts": "texts", "responses": "texts", "wm": "wm"}
     of_tested = of_texts | {"keys": "list + keys"}
     settings = {"dtype": "dtype", "batch_size": "count", "on_error": "word"}
+    of_sampling = {"n_tokens": "count", "top_p": "positive", "temperature": "numbers"}
+    of_sampling |= {"seed": "seed", "batch_size": "count", "engine": "word"}
     change = corrupt.named(LM, ["delete at random"])["delete at random"]
     book = tracing.Codebook(KEY, 9, 3)
     of_book = {name: tested[name] for name in of_texts} | {"book": book}
@@ -113,17 +115,7 @@ def doors(folder: Path) -> dict[str, Door]:
         "generate.sample": Door(
             generate.sample,
             {"model": MODEL, "prompts": X, "n_tokens": 2},
-            {
-                "model": "model",
-                "prompts": "texts",
-                "n_tokens": "count",
-                "top_p": "positive",
-                "temperature": "numbers",
-                "seed": "seed",
-                "batch_size": "count",
-                "engine": "word",
-                "marks": "list? + marks",
-            },
+            {"model": "model", "prompts": "texts", "marks": "list? + marks"} | of_sampling,
         ),
         "score.score": Door(
             score.score, tested, of_tested | settings | {"lengths": "list?", "xis": "noises"}

@@ -68,12 +68,6 @@ def _complete(answer: Answer) -> tuple[int, dict[str, str], bytes]:
         return status, headers, body.encode()
     message = {"role": "assistant", "content": answer}
     choice = {"index": 0, "finish_reason": "stop", "message": message}
-    completion = {
-        "id": "x",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "stand-in",
-        "choices": [choice],
-        "usage": USAGE,
-    }
+    completion = {"id": "x", "object": "chat.completion", "created": 0, "model": "stand-in"}
+    completion |= {"choices": [choice], "usage": USAGE}
     return 200, {}, json.dumps(completion).encode()

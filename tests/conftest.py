@@ -93,17 +93,9 @@ def browser():
     """A headless Chromium with its own profile, as a Playwright browser."""
     from playwright.sync_api import sync_playwright
 
-    quiet = [
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-    ]
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=[*quiet, "--disable-sync"]
+            executable_path=CHROMIUM, args=["--disable-gpu", "--disable-quic"]
         )
         yield chromium
         chromium.close()

@@ -21,12 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 SECOND = torch.device("meta")
 aten = torch.ops.aten
 _MOVES = (aten._to_copy.default, aten.copy_.default)
-_INDEX = (
-    aten.index.Tensor,
-    aten.index_put.default,
-    aten.index_put_.default,
-    aten._index_put_impl_.default,
-)
+_INDEX = (aten.index.Tensor, aten.index_put.default)
+_INDEX += (aten.index_put_.default, aten._index_put_impl_.default)
 
 
 class Elsewhere(Tensor):
@@ -34,13 +30,10 @@ class Elsewhere(Tensor):
 
     @staticmethod
     def __new__(cls, here: Tensor):
-        layout = {
-            "strides": here.stride(),
-            "storage_offset": here.storage_offset(),
-            "dtype": here.dtype,
-            "device": SECOND,
-        }
-        return Tensor._make_wrapper_subclass(cls, here.shape, **layout)
+        layout = {"strides": here.stride(), "storage_offset": here.storage_offset()}
+        return Tensor._make_wrapper_subclass(
+            cls, here.shape, dtype=here.dtype, device=SECOND, **layout
+        )
 
     def __init__(self, here: Tensor):
         self.here = here
@@ -112,9 +105,6 @@ def _computed(func, args, kwargs):
     if device is not None and torch.device(device).type in (SECOND.type, "cpu"):
         there = torch.device(device).type == SECOND.type
         kwargs = kwargs | {"device": torch.device("cpu")}
-    if func is aten._fused_sdp_choice.default:
-        # plain matrix operations: the processor's fused kernel only takes its own tensors
-        return 0
     if func is aten.copy_.default:
         there = isinstance(args[0], Elsewhere)
     here_args, here_kwargs = tree_map_only(Elsewhere, lambda tensor: tensor.here, (args, kwargs))
@@ -127,12 +117,8 @@ def _computed(func, args, kwargs):
 
 
 def _refuse_mixed(func, args, kwargs) -> None:
-    plain = [
-        leaf
-        for leaf in tree_leaves((args, kwargs))
-        if isinstance(leaf, Tensor) and not isinstance(leaf, Elsewhere) and leaf.ndim
-    ]
-    if plain:
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if any(tensor.ndim and not isinstance(tensor, Elsewhere) for tensor in tensors):
         raise RuntimeError(
             f"expected all tensors to be on the same device, but {func} met one on the second"
             " device and one on the processor"

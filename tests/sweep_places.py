@@ -67,22 +67,10 @@ class Place:
 
     def start(self, root: Path, *words: str) -> subprocess.Popen:
         """Start the command in its own session, as a terminal would."""
-        command = [
-            sys.executable,
-            "-m",
-            "gaussmark_lib.workbench.cli",
-            "sweep",
-            str(self.notebook),
-            "--grid",
-            str(self.folder / "grid.yaml"),
-        ]
-        process = subprocess.Popen(
-            [*command, "--records", str(root), *words],
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-m", "gaussmark_lib.workbench.cli", "sweep", self.notebook]
+        options = ["--grid", self.folder / "grid.yaml", "--records", root, *words]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen([*command, *options], start_new_session=True, **pipes)
         self.started.append(process)
         return process
 

@@ -58,7 +58,6 @@ def write(
     tensor_type: str = "F32",
     has_tokenizer: bool = True,
     n_parts: int = 1,
-    chat_template: str | None = None,
     unreadable: str | None = None,
 ) -> Path:
     """Write the file, with each matrix in this type. The tensor ``unreadable`` has zeros in a type
@@ -81,8 +80,6 @@ def write(
         writer.add_uint16("split.count", n_parts)
     if has_tokenizer:
         _add_tokenizer(writer, tokenizer)
-    if chat_template:
-        writer.add_chat_template(chat_template)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, parameter in model.named_parameters():
         theta = parameter.detach().float().numpy()
@@ -113,11 +110,8 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerBase) 
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(pieces)
-    types = []
-    for piece in pieces:
-        is_special = piece in special
-        types.append(gguf.TokenType.CONTROL if is_special else gguf.TokenType.NORMAL)
-    writer.add_token_types(types)
+    kinds = {True: gguf.TokenType.CONTROL, False: gguf.TokenType.NORMAL}
+    writer.add_token_types([kinds[piece in special] for piece in pieces])
     writer.add_token_merges([" ".join(pair) for pair in state["model"]["merges"]])
     if tokenizer.bos_token_id is not None:
         writer.add_bos_token_id(tokenizer.bos_token_id)

@@ -6,29 +6,13 @@ and down_proj differ in shape), and weights large enough that the model is far f
 """
 
 import tomllib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    GemmaConfig,
-    GemmaForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2MoeConfig,
-    Qwen2MoeForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gaussmark_lib.perturb import Watermark
 
@@ -48,43 +32,23 @@ _EXPERTS = {
     "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 40,
 }
-_IDS = {
-    "vocab_size": VOCAB,
-    "max_position_embeddings": CONTEXT,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
+_IDS = {"vocab_size": VOCAB, "max_position_embeddings": CONTEXT}
+_IDS |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_TIED = _IDS | SIZES | {"tie_word_embeddings": True}
+_UNTIED = _IDS | SIZES | {"tie_word_embeddings": False}
+_OF_GPT2 = {"n_positions": CONTEXT, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48}
 
-_MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
-    "llama": lambda: LlamaForCausalLM(
-        LlamaConfig(**_IDS, **SIZES | {"num_hidden_layers": 3}, tie_word_embeddings=False)
-    ),
-    "mistral": lambda: MistralForCausalLM(
-        MistralConfig(**_IDS, **SIZES, sliding_window=12, tie_word_embeddings=False)
-    ),
-    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_IDS, **SIZES, tie_word_embeddings=False)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_IDS, **SIZES, tie_word_embeddings=True)),
-    "qwen2_moe": lambda: Qwen2MoeForCausalLM(
-        Qwen2MoeConfig(**_IDS, **SIZES, **_EXPERTS, tie_word_embeddings=False)
-    ),
-    "gemma": lambda: GemmaForCausalLM(
-        GemmaConfig(**_IDS, **SIZES, head_dim=16, tie_word_embeddings=True)
-    ),
-    "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=VOCAB,
-            n_positions=CONTEXT,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_inner=48,
-            bos_token_id=1,
-            eos_token_id=2,
-        )
-    ),
+# transformers' name of an architecture → settings that differ from its usual ones
+_CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": _UNTIED | {"num_hidden_layers": 3},
+    "mistral": _UNTIED | {"sliding_window": 12},
+    "phi3": _UNTIED,
+    "qwen2": _TIED,
+    "qwen2_moe": _UNTIED | _EXPERTS,
+    "gemma": _TIED | {"head_dim": 16},
+    "gpt2": {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2} | _OF_GPT2,
 }
-ARCHITECTURES = list(_MAKERS)
+ARCHITECTURES = list(_CONFIGS)
 
 # architecture → names of matrices: attention and MLP, first and last block
 WEIGHTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -112,9 +76,10 @@ def build(
     """A fresh random model in evaluation mode: the same weights each time, and the same (rounded)
     in each dtype.
     """
+    config = AutoConfig.for_model(architecture, **_CONFIGS[architecture])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _MAKERS[architecture]()
+        model = AutoModelForCausalLM.from_config(config)
         with torch.no_grad():
             for parameter in model.parameters():
                 scale = 0.2 if parameter.ndim == 2 else 0.1
@@ -170,23 +135,12 @@ def _norms_in_float64(model: PreTrainedModel) -> None:
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             eps = getattr(module, "variance_epsilon", None) or module.eps
-            module.forward = partial(
-                _rms_norm,
-                weight=module.weight,
-                eps=eps,
-                offset=1.0 if "Gemma" in type(module).__name__ else 0.0,
-            )
+            offset = 1.0 if "Gemma" in type(module).__name__ else 0.0
+            module.forward = partial(_rms_norm, weight=module.weight, eps=eps, offset=offset)
 
 
 def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) -> torch.Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * (offset + weight)
-
-
-def log_p(model: PreTrainedModel, prompt: list[int], text: list[int]) -> torch.Tensor:
-    """log p of each token of a text after its prompt, by a pass over these two alone."""
-    ids = torch.tensor([[*prompt, *text]])
-    log_p = model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-    return log_p.gather(1, ids[0, len(prompt) :, None])[:, 0]
 
 
 def random_ids(rng, *lengths: int) -> list[list[int]]:

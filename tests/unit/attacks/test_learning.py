@@ -1,5 +1,7 @@
 """What is learnt of ξ, against sums by hand and against simulated texts whose law is exact."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import tiny_models
@@ -16,10 +18,9 @@ X, Y = tiny_models.random_ids(RNG, *[4] * 5), tiny_models.random_ids(RNG, *[9] *
 
 
 def test_estimates_are_running_sums_of_gradients(model, wm):
-    each = {one.text: one.G for one in gradients.gradients(model, X, Y, wm)}
-    sums = list(learning.estimates(model, X, Y, wm, [1, 3, 5]))
-    for n, total in zip([1, 3, 5], sums, strict=True):
-        wanted = sum(each[i] for i in range(n))
+    matrices = {gradient.text: gradient.G for gradient in gradients.gradients(model, X, Y, wm)}
+    for n, total in zip([1, 3, 5], learning.estimates(model, X, Y, wm, [1, 3, 5]), strict=True):
+        wanted = sum(matrices[i] for i in range(n))
         torch.testing.assert_close(total, wanted, rtol=1e-4, atol=1e-6)
     for ends in ([], [0, 2], [6]):
         with pytest.raises(GaussMarkError, match="ends: expected numbers of texts from 1 to 5"):
@@ -27,13 +28,12 @@ def test_estimates_are_running_sums_of_gradients(model, wm):
 
 
 def test_unevenness_is_that_of_all_pairs_of_texts(model, wm):
-    each = list(gradients.gradients(model, X, Y, wm))
-    of_pairs = [
-        float((a.G.double() * b.G.double()).sum()) ** 2 for a in each for b in each if a is not b
-    ]
-    squares = np.mean([one.norm**2 for one in each])
-    wanted = each[0].G.numel() * np.mean(of_pairs) / squares**2
-    assert learning.unevenness(each) == pytest.approx(wanted, rel=1e-4)
+    plain = list(gradients.gradients(model, X, Y, wm))
+    pairs = permutations([gradient.G.double() for gradient in plain], 2)
+    square_of_products = np.mean([float((G * H).sum()) ** 2 for G, H in pairs])
+    square_of_norms = np.mean([gradient.norm**2 for gradient in plain])
+    wanted = plain[0].G.numel() * square_of_products / square_of_norms**2
+    assert learning.unevenness(plain) == pytest.approx(wanted, rel=1e-4)
 
 
 SPECTRA = {"even": np.ones(4_000), "uneven": np.repeat([9.0, 1.0, 0.1], [200, 800, 3_000])}

@@ -28,14 +28,13 @@ def wide(monkeypatch):
 def some(n: int = 5) -> list[Factors]:
     """Directions with a part in common."""
     generator = torch.Generator().manual_seed(0)
-    common = [torch.randn(1, width, generator=generator) for width in SHAPE]
-    found = []
+    common_g, common_a = (2 * torch.randn(1, width, generator=generator) for width in SHAPE)
+    units = []
     for i in range(n):
-        parts = [torch.randn(3 + i, width, generator=generator) for width in SHAPE]
-        pairs = zip(parts, common, strict=True)
-        terms = Factors(*(torch.cat([part, 2 * shared]) for part, shared in pairs))
-        found.append(Factors(terms.g / terms.norm(), terms.a))
-    return found
+        g, a = (torch.randn(3 + i, width, generator=generator) for width in SHAPE)
+        terms = Factors(torch.cat([g, common_g]), torch.cat([a, common_a]))
+        units.append(Factors(terms.g / terms.norm(), terms.a))
+    return units
 
 
 @pytest.mark.parametrize("by_terms", [False, True])
@@ -95,15 +94,11 @@ def test_a_stream_by_terms_is_the_stream(monkeypatch, architecture, dropped, sid
 
 def test_the_direction_in_several_wide_weights_is_in_all_of_them(model, wide):
     names = tiny_models.WEIGHTS["llama"][:2]
-    sigmas = [0.1, 0.3]
-    X = tiny_models.random_ids(np.random.default_rng(3), 4)
-    Y = tiny_models.random_ids(np.random.default_rng(4), 9)
-    several = Watermark(names, sigmas)
-    [gradient] = gradients.gradients(model, X, Y, several, form=directions.form)
+    x, y = [[5, 6, 7, 8]], [[9, 10, 11, 12, 13]]
+    [gradient] = gradients.gradients(
+        model, x, y, Watermark(names, [0.1, 0.3]), form=directions.form
+    )
+    [first], [second] = (gradients.gradients(model, x, y, Watermark(name, 1.0)) for name in names)
+    expected = torch.cat([0.1 * first.G.flatten(), 0.3 * second.G.flatten()])
     u = directions.kept(gradient)
-    parts = []
-    for name, sigma in zip(names, sigmas, strict=True):
-        [alone] = gradients.gradients(model, X, Y, Watermark(name, 1.0))
-        parts.append(sigma * alone.G.flatten())
-    expected = torch.cat(parts)
     torch.testing.assert_close(u, expected / expected.norm(), rtol=1e-4, atol=1e-6)

@@ -1,5 +1,5 @@
 """The joint law, against a Cholesky factor made at once in float64, and against keys: 10,000 draws
-of the noise on a tiny model.
+of the noise on a tiny model; and the chance of any false alarm in a batch.
 """
 
 import closeness
@@ -31,13 +31,9 @@ def texts(n: int, *, alike: bool) -> tuple[list, list]:
     return prompts, responses
 
 
-def gradients(model, pairs, wm=WM) -> list[score.TextGradient]:
-    return sorted(score.gradients(model, *pairs, wm), key=lambda one: one.text)
-
-
-def gram(model, pairs, wm=WM) -> np.ndarray:
-    units = torch.stack([directions.kept(one) for one in gradients(model, pairs, wm)])
-    return directions.inner(units, units)
+def directions_of(model, pairs, wm=WM) -> torch.Tensor:
+    gradients = sorted(score.gradients(model, *pairs, wm), key=lambda gradient: gradient.text)
+    return torch.stack([directions.kept(gradient) for gradient in gradients])
 
 
 def columns(table, name: str) -> np.ndarray:
@@ -51,7 +47,8 @@ def test_innovations_are_those_of_one_cholesky_factor(architecture, alike):
     model, keys = tiny_models.build(architecture), [Key.from_seed(i) for i in range(4)]
     wm, pairs = Watermark(tiny_models.ONE_WEIGHT[architecture], 0.05), texts(30, alike=alike)
     table = joint.sequence(model, *pairs, wm, keys)
-    L, psi = np.linalg.cholesky(gram(model, pairs, wm)), columns(table, "psi")
+    units = directions_of(model, pairs, wm)
+    L, psi = np.linalg.cholesky(directions.inner(units, units)), columns(table, "psi")
     np.testing.assert_allclose(columns(table, "innovation"), np.linalg.solve(L, psi), atol=1e-4)
     np.testing.assert_allclose(columns(table, "residual")[:, 0], np.diag(L), atol=1e-5)
     alone = columns(score.score(model, *pairs, wm, keys, batch_size=1), "psi")
@@ -69,14 +66,7 @@ def test_nearly_dependent_directions_keep_their_digits():
     shares = np.geomspace(0.5, 0.002, 12)
     rows = [base + share * other for share, other in zip(shares, others, strict=True)]
     units = torch.nn.functional.normalize(torch.stack(rows), dim=1)
-    factor, residuals = law.Factor(), []
-    for i, u in enumerate(units):
-        k = directions.inner(units[:i], u[None])[:, 0] if i else np.zeros(0)
-        coordinates = factor.coordinates(k)
-        residuals.append(
-            np.sqrt(directions.inner(u[None], u[None])[0, 0] - coordinates @ coordinates)
-        )
-        factor.append(coordinates, residuals[-1])
+    _, residuals = law.innovations(np.zeros((1, 12)), directions.inner(units, units))
     exact = np.abs(np.diag(np.linalg.qr(units.double().numpy().T).R))
     np.testing.assert_allclose(residuals, exact, rtol=1e-6)
     assert min(residuals) < 0.01
@@ -87,8 +77,7 @@ def drawn() -> tuple[np.ndarray, np.ndarray]:
     """ψ of six alike texts under 10,000 noises, and their K. The noises are torch's, since Philox's
     are slower and as good here.
     """
-    model, pairs = tiny_models.build(), texts(6, alike=True)
-    units = torch.stack([directions.kept(one) for one in gradients(model, pairs)])
+    units = directions_of(tiny_models.build(), texts(6, alike=True))
     z = torch.randn(N_KEYS, units.shape[1], generator=torch.Generator().manual_seed(0))
     return directions.inner(z, units), directions.inner(units, units)
 
@@ -115,3 +104,22 @@ def test_false_alarms_of_innovations_are_binomial_and_those_of_psi_are_not(drawn
 
     assert p_of_fit(innovations) > 1e-3
     assert p_of_fit(psi.T) < 1e-12
+
+
+def test_family_counts_simulations_one_by_one():
+    rng, K = np.random.default_rng(3), 0.5 + 0.5 * np.eye(20)
+    psi = np.random.default_rng(0).standard_normal(20)
+    values, vectors = np.linalg.eigh(K)
+    x = rng.standard_normal((400, 20)) @ (np.sqrt(values)[:, None] * vectors.T)
+    slow = [(1 + sum(max(row) >= value for row in x)) / 401 for value in psi]
+    assert joint.family(psi, K, n=400, seed=3).tolist() == pytest.approx(slow)
+
+
+def test_a_singular_covariance_is_one_text():
+    K = np.ones((2, 2))
+    assert joint.family(np.array([9.0, -9.0]), K, n=99).tolist() == [0.01, 1.0]
+
+
+def test_a_tie_counts_as_an_alarm():
+    p_values = joint.family(law.greatest(np.eye(4), 9, 0), np.eye(4), n=9)
+    assert p_values.tolist() == pytest.approx([1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])

@@ -7,8 +7,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from gaussmark_lib.beyond.joint.directions import Direction
-from gaussmark_lib.beyond.joint.memory import Memory
+from gaussmark_lib.beyond.joint.memory import Answer, Memory
 from gaussmark_lib.engine.terms import Factors
 
 ROOM = 1 << 30
@@ -61,19 +60,20 @@ def amplified(z: torch.Tensor, generator: torch.Generator, form: Callable) -> fl
     """An attacker who asks for 12 texts a hair beside one that was answered, solves for what lies
     between, and sums it: r of his last text.
     """
-    memory, aside = Memory(1, ROOM), 8e-4
+    memory = Memory(1, ROOM)
 
-    def ask(u: Direction) -> tuple[float, float]:
-        answer = memory.ask(form(u), np.array([float(u.double() @ z)]), 0)
-        return answer.psi.item(), answer.innovation.item()
+    def ask(u: torch.Tensor) -> Answer:
+        return memory.ask(form(u), np.array([float(u.double() @ z)]), 0)
 
     u, *others = torch.linalg.qr(torch.randn(len(z), 13, generator=generator))[0].T
-    first, _ = ask(u)
+    first = ask(u).psi.item()
     forged = torch.zeros(len(z))
     for v in others:
-        beside = normalized(u + aside * v, dim=0)
-        forged += (ask(beside)[0] - first * float(beside @ u)) / float(beside @ v) * v
-    return ask(normalized(forged, dim=0) if forged.norm() > 0 else others[0])[1]
+        beside = normalized(u + 8e-4 * v, dim=0)
+        new = ask(beside).psi.item() - first * float(beside @ u)
+        forged += new / float(beside @ v) * v
+    last = normalized(forged, dim=0) if forged.norm() > 0 else others[0]
+    return ask(last).innovation.item()
 
 
 @pytest.mark.parametrize("form", [torch.clone, in_terms])

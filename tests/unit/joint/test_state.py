@@ -99,15 +99,15 @@ def test_another_weight_model_or_set_of_keys_is_refused(saved, wm):
     resumed()
     elsewhere = tiny_models.build()
     elsewhere.get_parameter("model.layers.0.mlp.up_proj.weight").data *= 1.5
-    cases = [
+    for words, use in (
         ("weight: .*layers.1", {"wm": Watermark("model.layers.1.mlp.down_proj.weight", wm.sigma)}),
         ("sigma", {"wm": Watermark(wm.weight, 0.06)}),
         ("base_sha256", {"model": tiny_models.build(seed=1)}),
         ("model_sha256", {"model": elsewhere}),
-    ]
-    others = (KEYS[:1], KEYS[::-1], [KEYS[0], Key.from_seed(9)])
-    cases += [("keys: the state has", {"keys": keys}) for keys in others]
-    for words, use in cases:
+        ("keys: the state has", {"keys": KEYS[:1]}),
+        ("keys: the state has", {"keys": KEYS[::-1]}),
+        ("keys: the state has", {"keys": [KEYS[0], Key.from_seed(9)]}),
+    ):
         with pytest.raises(KeyMismatchError, match=words):
             resumed(**use)
 

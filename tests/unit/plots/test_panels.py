@@ -1,33 +1,35 @@
+"""Figures of tables: bars and bands of intervals, and panels of them."""
+
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
-from gaussmark_lib.workbench.plots import style
+from gaussmark_lib.stats import Estimate
+from gaussmark_lib.workbench.plots import intervals, style
 from gaussmark_lib.workbench.plots.panels import panels
 
 LENGTHS = pd.DataFrame(
-    [
-        {"n_tokens": n, "kind": kind, "level": level, "value": n / 100, "low": 0, "high": 1}
-        for level in ("5%", "1%")
-        for kind in ("own key", "plain")
-        for n in (20, 80, 40)
-    ]
+    {"n_tokens": n, "kind": kind, "level": level, "value": n / 100, "low": 0, "high": 1}
+    for level in ("5%", "1%")
+    for kind in ("own key", "plain")
+    for n in (20, 80, 40)
 )
 
 
+def words(labels) -> list[str]:
+    return [label.get_text() for label in labels]
+
+
+def ends(container) -> np.ndarray:
+    """Both ends of each error bar, shape (bars, 2 ends, 2 coordinates)."""
+    return np.array(container.lines[2][0].get_segments())
+
+
 def test_numbers_make_lines_with_bands_in_a_panel_per_value():
-    figure = panels(
-        LENGTHS,
-        "n_tokens",
-        by="kind",
-        panel="level",
-        at={"a level": 0.05},
-        xscale="log",
-        xlabel=style.TOKENS,
-        ylim=(0, 1),
-        title="How many?",
-        caption="n = 3",
-    )
+    at = {"a level": 0.05}
+    figure = panels(LENGTHS, "n_tokens", by="kind", panel="level", at=at, xscale="log")
     titles = [axes.get_title("left") or axes.get_title() for axes in figure.axes]
     assert titles == ["5%", "1%"]
     for axes in figure.axes:
@@ -36,20 +38,15 @@ def test_numbers_make_lines_with_bands_in_a_panel_per_value():
         assert own.get_color() == style.WATERMARKED != plain.get_color()
         assert set(level.get_ydata()) == {0.05}
         assert len(axes.collections) == 2, "two bands"
-        assert [label.get_text() for label in axes.get_xticklabels()] == ["20", "40", "80"]
-    assert [text.get_text() for text in figure.axes[1].get_legend().get_texts()] == [
-        "own key",
-        "plain",
-        "a level",
-    ]
+        assert words(axes.get_xticklabels()) == ["20", "40", "80"]
+    assert words(figure.axes[1].get_legend().get_texts()) == ["own key", "plain", "a level"]
 
 
 def test_one_legend_explains_the_labels_of_all_panels():
     table = LENGTHS[(LENGTHS["level"] == "5%") | (LENGTHS["kind"] == "own key")]
     first, last = panels(table, "n_tokens", by="kind", panel="level").axes
     assert first.get_legend() is None, "it would hide data"
-    labels = [text.get_text() for text in last.get_legend().get_texts()]
-    assert labels == ["own key", "plain"]
+    assert words(last.get_legend().get_texts()) == ["own key", "plain"]
 
 
 def test_categories_make_rows_of_points_with_their_own_columns_of_bounds():
@@ -59,13 +56,12 @@ def test_categories_make_rows_of_points_with_their_own_columns_of_bounds():
     looks = {"predicted": style.look("predicted")}  # dashed
     table["by"] = "predicted"
     axes = panels(table, "scheme", "psi", by="by", looks=looks, ylabel="mean ψ").axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["GaussMark", "KGW-1"]
+    assert words(axes.get_yticklabels()) == ["GaussMark", "KGW-1"]
     assert axes.get_xlabel() == "mean ψ"
     [bars] = axes.containers
     assert bars.lines[0].get_linestyle() == "None", "categories have no line between them"
     assert bars.lines[0].get_xdata().tolist() == [3.0, 2.0]
-    ends = np.array(bars.lines[2][0].get_segments())
-    assert ends[:, :, 0] == pytest.approx(np.array([[1.0, 4.0], [1.0, 4.0]]))
+    assert ends(bars)[:, :, 0] == pytest.approx(np.array([[1.0, 4.0], [1.0, 4.0]]))
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
@@ -98,7 +94,45 @@ def test_panels_that_share_an_axis_have_the_same_rows():
         }
     )
     for_doclm, for_this_run = panels(table, "edit", panel="run").axes
-    rows = [label.get_text() for label in for_doclm.get_yticklabels()]
-    assert rows == ["unedited", "delete", "insert"]
+    assert words(for_doclm.get_yticklabels()) == ["unedited", "delete", "insert"]
     [points] = for_this_run.containers
     assert points.lines[0].get_ydata().tolist() == [0, 2], "unedited and insert"
+
+
+# --- intervals ---
+
+
+@pytest.mark.parametrize("horizontal", [False, True])
+def test_bars_reach_from_low_to_high_of_a_tables_columns(horizontal):
+    estimates = [Estimate(0.5, 0.2, 0.6, 9), Estimate(2.0, 1.0, 4.0, 9)]
+    table = pd.DataFrame([estimate.row() for estimate in estimates])
+    named = pd.DataFrame(estimate.row("psi") for estimate in estimates).assign(low=-9.0, high=9.0)
+    along, across = (0, 1) if horizontal else (1, 0)
+    for rows, column in ((table, "value"), (named, "psi")):
+        axes = Figure().subplots()
+        drawn = ends(intervals.bars(axes, [10, 20], rows, column, horizontal=horizontal))
+        assert drawn[:, :, along] == pytest.approx(np.array([[0.2, 0.6], [1.0, 4.0]]))
+        assert (drawn[:, :, across] == [[10, 10], [20, 20]]).all()
+
+
+def test_an_unknown_bound_leaves_a_point_without_a_bar():
+    rows = pd.DataFrame({"value": [1.0, 2.0], "low": [np.nan, 1.5], "high": [np.nan, 2.5]})
+    figure = Figure()
+    container = intervals.bars(figure.subplots(), [0, 1], rows)
+    figure.canvas.draw()
+    assert container.lines[0].get_ydata().tolist() == [1.0, 2.0]
+    unknown, known = container.lines[2][0].get_segments()
+    assert not np.isfinite(unknown).any()
+    assert known[:, 1].tolist() == [1.5, 2.5]
+
+
+def test_a_band_has_its_line_and_its_bounds_in_one_colour():
+    axes = Figure().subplots()
+    rows = pd.DataFrame({"value": [1.0, 2.0], "low": [0.5, 1.5], "high": [1.5, 2.5]}, index=[7, 8])
+    intervals.band(axes, rows.index, rows, label="a line")
+    (line,), (area,) = axes.lines, axes.collections
+    assert line.get_ydata().tolist() == [1.0, 2.0]
+    assert line.get_label() == "a line"
+    outline = area.get_paths()[0].vertices
+    assert (outline[:, 1].min(), outline[:, 1].max()) == (0.5, 2.5)
+    assert tuple(area.get_facecolor()[0, :3]) == pytest.approx(to_rgb(line.get_color()))

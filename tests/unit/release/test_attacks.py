@@ -6,13 +6,14 @@ import pytest
 import tiny_models
 import torch
 
-from gaussmark_lib import perturb
+from gaussmark_lib import likelihood, perturb
 from gaussmark_lib.beyond.release import attacks
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.weights import Weight
 
 NAME = "model.layers.1.mlp.down_proj.weight"
+QWEN = tiny_models.build("qwen2")
 TEXTS = [list(range(3, 30)), list(range(40, 70)), [7, 8] * 12]
 
 
@@ -32,27 +33,29 @@ def theta(model, name=NAME):
     return Weight(model, name).value()
 
 
+def assert_nearest(before: torch.Tensor, after: torch.Tensor, n: int, levels: torch.Tensor):
+    """Each group of n numbers is rounded to levels of its largest size."""
+    for old, new in zip(before.reshape(-1, n), after.reshape(-1, n), strict=True):
+        scaled = old.abs().max() * levels
+        nearest = scaled[(old[:, None] - scaled).abs().argmin(1)]
+        assert torch.allclose(new, nearest, atol=1e-5)
+
+
 @pytest.mark.parametrize("group", [None, 16])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_rounding_is_to_the_nearest_of_few_numbers(model, bits, group):
-    before, after = theta(model), theta(attacks.rounded(model, bits, group=group))
-    n, most = group or before.shape[1], 2 ** (bits - 1) - 1
-    for old, new in zip(before.reshape(-1, n), after.reshape(-1, n), strict=True):
-        scale = old.abs().max() / most
-        levels = scale * torch.arange(-most, most + 1)
-        nearest = levels[(old[:, None] - levels).abs().argmin(1)]
-        assert torch.allclose(new, nearest, atol=1e-5)
+    most = 2 ** (bits - 1) - 1
+    after = theta(attacks.rounded(model, bits, group=group))
+    levels = torch.arange(-most, most + 1) / most
+    assert_nearest(theta(model), after, group or theta(model).shape[1], levels)
 
 
 def test_nf4_is_to_the_nearest_of_its_published_numbers(model):
     half = [0, 0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1]
-    other = [1, 0.6961928, 0.52507305, 0.39491749, 0.28444138, 0.18477343, 0.09105004]
-    levels = torch.tensor([*[-one for one in other], *half])
-    before, after = theta(model), theta(attacks.nf4(model, group=16))
-    for old, new in zip(before.reshape(-1, 16), after.reshape(-1, 16), strict=True):
-        scaled = old.abs().max() * levels
-        nearest = scaled[(old[:, None] - scaled).abs().argmin(1)]
-        assert torch.allclose(new, nearest, atol=1e-5)
+    other = [-1, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004]
+    assert_nearest(
+        theta(model), theta(attacks.nf4(model, group=16)), 16, torch.tensor(other + half)
+    )
 
 
 def test_pruning_takes_the_share_with_the_least(model):
@@ -70,14 +73,12 @@ def test_pruning_takes_the_share_with_the_least(model):
 
 def test_wanda_weighs_numbers_by_their_inputs(model):
     seen = []
-    hook = model.model.layers[1].mlp.down_proj.register_forward_hook(
-        lambda _, inputs, __: seen.append(inputs[0][0])
-    )
-    with torch.no_grad():
-        for ids in TEXTS:
-            model(input_ids=torch.tensor([ids]))
+    layer = model.model.layers[1].mlp.down_proj
+    hook = layer.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0][0]))
+    for ids in TEXTS:
+        model(input_ids=torch.tensor([ids]))
     hook.remove()
-    score = theta(model).abs() * torch.cat(seen).norm(dim=0)
+    score = theta(model).abs() * torch.cat(seen).detach().norm(dim=0)
     after = theta(attacks.pruned(model, 0.5, "wanda", texts=TEXTS))
     for row, kept in zip(score, after != 0, strict=True):
         assert row[kept].min() >= row[~kept].max() - 1e-5
@@ -87,39 +88,28 @@ def test_merging_is_its_formula(model):
     other, base = (tiny_models.build("llama", seed=seed) for seed in (1, 2))
     a, b, c = map(theta, (model, other, base))
     assert torch.allclose(theta(attacks.merged([model, other, base])), (a + b + c) / 3, atol=1e-6)
-    assert torch.allclose(
-        theta(attacks.merged([model, other], [0.5, 0.2], "task", base=base)),
-        c + 0.5 * (a - c) + 0.2 * (b - c),
-        atol=1e-6,
-    )
+    by_tasks = theta(attacks.merged([model, other], [0.5, 0.2], "task", base=base))
+    assert torch.allclose(by_tasks, c + 0.5 * (a - c) + 0.2 * (b - c), atol=1e-6)
     angle = torch.arccos((a * b).sum() / (a.norm() * b.norm()))
     between = (torch.sin(0.3 * angle) * a + torch.sin(0.7 * angle) * b) / torch.sin(angle)
-    assert torch.allclose(
-        theta(attacks.merged([model, other], [0.3, 0.7], "slerp")), between, atol=1e-5
-    )
+    by_angle = theta(attacks.merged([model, other], [0.3, 0.7], "slerp"))
+    assert torch.allclose(by_angle, between, atol=1e-5)
     assert torch.allclose(theta(attacks.merged([model, model], how="slerp")), a, atol=1e-6)
 
 
 @pytest.mark.parametrize("rank", [None, 2])
 def test_fine_tuning_learns_its_texts(model, rank):
     def loss(some):
-        with torch.no_grad():
-            return sum(
-                some(input_ids=torch.tensor([ids]), labels=torch.tensor([ids])).loss
-                for ids in TEXTS
-            )
+        return likelihood.cross_entropy(some, TEXTS).sum()
 
-    tuned = [
-        attacks.fine_tuned(model, TEXTS, 12, lr=3e-3, lora_rank=rank, seed=4) for _ in range(2)
-    ]
-    assert loss(tuned[0]) < 0.9 * loss(model)
-    assert torch.equal(theta(tuned[0]), theta(tuned[1]))  # a function of the seed
-    difference = theta(tuned[0]) - theta(model)
+    settings = {"lr": 3e-3, "lora_rank": rank, "seed": 4}
+    tuned, again = (attacks.fine_tuned(model, TEXTS, 12, **settings) for _ in range(2))
+    assert loss(tuned) < 0.9 * loss(model)
+    assert torch.equal(theta(tuned), theta(again))  # a function of the seed
     if rank:
-        assert torch.linalg.matrix_rank(difference, rtol=1e-3) == rank
-        assert [*dict(tuned[0].named_parameters())] == [*dict(model.named_parameters())]
-    still = attacks.fine_tuned(model, TEXTS, 0)
-    assert torch.equal(theta(still), theta(model))
+        assert torch.linalg.matrix_rank(theta(tuned) - theta(model), rtol=1e-3) == rank
+        assert [*dict(tuned.named_parameters())] == [*dict(model.named_parameters())]
+    assert torch.equal(theta(attacks.fine_tuned(model, TEXTS, 0)), theta(model))
 
 
 def test_a_training_yields_the_models_of_shorter_trainings(model):
@@ -168,17 +158,16 @@ def test_one_more_noise_and_one_matrix_of_another(model):
 
 
 def test_shrinking_finds_a_matrix_of_low_rank_again(model):
-    generator = torch.Generator().manual_seed(0)
+    rng = np.random.default_rng(0)
     n, m = theta(model).shape
-    draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
-    low_rank, noise = draw(n, 2) @ draw(2, m), draw(n, m)
+    low_rank = torch.from_numpy(rng.standard_normal((n, 2)) @ rng.standard_normal((2, m))).float()
+    noise = torch.from_numpy(rng.normal(0, 0.5, (n, m))).float()
     given = deepcopy(model)
-    theta(given).copy_(low_rank + 0.5 * noise)
+    theta(given).copy_(low_rank + noise)
     after = theta(attacks.shrunk(given, NAME, 0.5))
-    assert (after - low_rank).norm() < 0.5 * (0.5 * noise).norm()
-    theta(given).copy_(0.5 * noise)
-    nothing = theta(attacks.shrunk(given, NAME, 0.6))
-    assert nothing.norm() < 0.1 * (0.5 * noise).norm()
+    assert (after - low_rank).norm() < 0.5 * noise.norm()
+    theta(given).copy_(noise)
+    assert theta(attacks.shrunk(given, NAME, 0.6)).norm() < 0.1 * noise.norm()
 
 
 def test_a_strong_noise_shows_in_the_smallest_singular_values(model):
@@ -190,11 +179,12 @@ def test_a_strong_noise_shows_in_the_smallest_singular_values(model):
     assert table["weight"][0] == NAME
     assert table["floor"][0] > 0.03
     assert table["ratio"][0] > 10
+    floors = attacks.bulk(wide).set_index("weight")["floor"]
     for name in (NAME, NAME.replace("down", "up")):  # wide and tall
         S = torch.linalg.svdvals(theta(wide, name).double())
-        floor = attacks.bulk(wide).set_index("weight")["floor"][name]
-        gap = abs(theta(wide, name).shape[0] ** 0.5 - theta(wide, name).shape[1] ** 0.5)
-        assert floor * gap == pytest.approx(S[-1].item(), abs=1e-6)
+        n_rows, n_columns = theta(wide, name).shape
+        gap = abs(n_rows**0.5 - n_columns**0.5)
+        assert floors[name] * gap == pytest.approx(S[-1].item(), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -208,11 +198,7 @@ def test_a_strong_noise_shows_in_the_smallest_singular_values(model):
         (lambda m: attacks.pruned(m, 0.5, "wanda"), InvalidTextError, "expected texts"),
         (lambda m: attacks.merged([m]), InvalidModelError, "at least two models"),
         (lambda m: attacks.merged([m, m], how="task"), InvalidModelError, "expected base="),
-        (
-            lambda m: attacks.merged([m, tiny_models.build("qwen2")]),
-            InvalidModelError,
-            "same names and shapes",
-        ),
+        (lambda m: attacks.merged([m, QWEN]), InvalidModelError, "same names and shapes"),
         (lambda m: attacks.fine_tuned(m, [[5]], 1), InvalidTextError, "at least two tokens"),
         (lambda m: attacks.fine_tuned(m, [], 1), InvalidTextError, "at least two tokens"),
     ],

@@ -22,10 +22,7 @@ from gaussmark_lib.workbench.rewrite import apertium, marian
 
 PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 5, 7, 4)
 RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 20, 31, 7)
-TEXT = (
-    "The first sentence. Is this the second one?  Yes!\n\nAnother paragraph (in 3.5 words). And"
-    " its end"
-)
+TEXT = "The first sentence. Is this one?  Yes!\n\nAnother paragraph (in 3.5 words). And its end"
 
 
 def tiny_marian(max_length: int = 24, seed: int = 0) -> marian.Marian:
@@ -65,11 +62,12 @@ def marian_model(n_vocabulary: int, max_length: int, seed: int) -> MarianMTModel
 def seen(monkeypatch) -> list[list[str]]:
     """What reaches the translation model, which answers with the same text in capitals."""
     batches: list[list[str]] = []
-    monkeypatch.setattr(
-        marian.Marian,
-        "_translated",
-        lambda self, texts: batches.append(texts) or [text.upper() for text in texts],
-    )
+
+    def translated(self, texts):
+        batches.append(texts)
+        return [text.upper() for text in texts]
+
+    monkeypatch.setattr(marian.Marian, "_translated", translated)
     return batches
 
 
@@ -123,17 +121,12 @@ def test_a_round_trip_goes_through_both_models_and_adds_no_start_token():
 
 
 def test_bad_input_is_named(monkeypatch):
-    with pytest.raises(
-        InvalidModelError, match=r"expected one of en→es, .*, fr→en, got 'en' → 'tlh'"
-    ):
+    known = r"expected one of en→es, .*, fr→en, got 'en' → 'tlh'"
+    with pytest.raises(InvalidModelError, match=known):
         rewrite.translator("en", "tlh")
-    with pytest.raises(
-        InvalidModelError,
-        match=(
-            r"cannot get Helsinki-NLP/opus-mt-tc-big-en-fr:"
-            r" .*gaussmark\[translation\].*rewrite.resample"
-        ),
-    ):
+    name = "Helsinki-NLP/opus-mt-tc-big-en-fr"
+    extra = r".*gaussmark\[translation\].*rewrite.resample"
+    with pytest.raises(InvalidModelError, match=f"cannot get {name}: {extra}"):
         rewrite.translator("en", "fr")
     monkeypatch.setattr(marian.Marian, "_translated", lambda self, texts: ["" for _ in texts])
     lm = tiny_lm.build()
@@ -156,17 +149,15 @@ AWKWARD = st.one_of(
 )
 
 
+SENTENCES = {"en": "The dog is red.", "es": "El perro es rojo."}
+SENTENCES |= {"ca": "El gos és vermell.", "eo": "La hundo estas ruĝa."}
+
+
 @needs_apertium
 @pytest.mark.parametrize(("source", "target"), apertium.DIRECTIONS)
 def test_apertium_translates(source, target):
-    sentences = {
-        "en": "The dog is red.",
-        "es": "El perro es rojo.",
-        "ca": "El gos és vermell.",
-        "eo": "La hundo estas ruĝa.",
-    }
-    [text] = rewrite.translator(source, target).batch([sentences[source]])
-    assert text == sentences[target]
+    [text] = rewrite.translator(source, target).batch([SENTENCES[source]])
+    assert text == SENTENCES[target]
 
 
 @needs_apertium
@@ -235,12 +226,7 @@ def test_its_random_numbers_wrote_no_text():
     assert not (generate.uniform(3, range(300), 5) == fresh).all(-1).any()
 
 
-@given(
-    n=st.integers(1, 60),
-    fraction=st.floats(0, 1),
-    span=st.integers(1, 12),
-    seed=st.integers(0, 999),
-)
+@given(st.integers(1, 60), st.floats(0, 1), st.integers(1, 12), st.integers(0, 999))
 def test_spans_cover_exactly_the_fraction(n, fraction, span, seed):
     places = rewrite.spans(n, fraction, span, corrupt.generator(seed))
     assert len(places) == round(fraction * n)

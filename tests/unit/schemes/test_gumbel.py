@@ -29,15 +29,7 @@ def numbers(key: Key, before: list[int], n: int) -> np.ndarray:
 
 
 @torch.no_grad()
-def written(
-    model,
-    prompt: list[int],
-    n_tokens: int,
-    seed: int,
-    row: int,
-    top_p: float = 1.0,
-    temperature: float = 1.0,
-) -> list[int]:
+def written(model, prompt, n_tokens, seed, row, top_p=1.0, temperature=1.0) -> list[int]:
     """The obvious loop: argmax r^(1/p) after a new context, else what the sampler would take."""
     u, response, seen = generate.uniform(seed, [row], n_tokens)[0], [], set()
     for t in range(n_tokens):
@@ -55,9 +47,8 @@ def written(
 
 @pytest.mark.parametrize("sampling", [{}, {"top_p": 0.7, "temperature": 1.3}])
 def test_it_writes_what_the_obvious_loop_writes(model, sampling):
-    expected = [
-        written(model, prompt, 20, 1, row, **sampling) for row, prompt in enumerate(PROMPTS)
-    ]
+    prompts = enumerate(PROMPTS)
+    expected = [written(model, prompt, 20, 1, row, **sampling) for row, prompt in prompts]
     assert SCHEME.generate(model, PROMPTS, 20, seed=1, **sampling) == expected
     assert SCHEME.generate(model, PROMPTS[:1], 20, seed=1, **sampling) == expected[:1]
 
@@ -95,9 +86,8 @@ def test_the_score_is_the_sum_over_distinct_contexts(model):
     ids = [1, 2, 3, 1, 2, 9, 4, 1, 2, 8]  # of (1, 2), only the first counts
     table = SCHEME.score(model, [[]], [ids])
     first = {(1, 2): 3, (2, 3): 1, (3, 1): 2, (2, 9): 4, (9, 4): 1, (4, 1): 2}
-    total = sum(
-        -np.log(1 - numbers(KEY, list(before), 97)[token]) for before, token in first.items()
-    )
+    r = [numbers(KEY, [*before], 97)[token] for before, token in first.items()]
+    total = -np.log(1 - np.array(r)).sum()
     assert table["statistic"][0] == pytest.approx(total)
     assert table["n_scored"][0] == 6
     assert table["p_value"][0] == pytest.approx(stats.gamma(6).sf(total))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny_lm
 import tiny_models
-from command_lines import answer
+from command_lines import answer, rows
 from scipy.stats import binom
 
 from gaussmark_experiments import kgw_baseline, robustness
@@ -67,19 +67,17 @@ def test_it_is_tested_as_a_loop_over_the_tokens_says(outside):
 
 def test_audit_and_power_accept_it(outside, tmp_path, capsys):
     key_file = perturb.bind(LM.model, WM, KEY).save(tmp_path / "key")
-    words = ["--key", str(key_file), "--text", "docs", "--scheme", NAME]
+    words = ["--key", str(key_file), "--text", "docs", "--texts", "6", "--tokens", "12", "--scheme"]
     card = tmp_path / "card"
-    code, _, err = answer(capsys, "audit", str(card), *words, "--texts", "6", "--tokens", "12")
-    assert (code, err) == (0, err)
+    code, _, err = answer(capsys, "audit", str(card), *words, NAME)
+    assert code == 0, err
     content = json.loads(card.with_suffix(".json").read_text())
     assert content["scheme"] == "favourites"
     assert 0 <= content["kinds"]["docs"]["this key"]["value"] <= 1
-    code, out, _ = answer(capsys, "power", *words, "--texts", "6", "--tokens", "12", "--json")
-    needed = [json.loads(line)["value"] for line in out.splitlines()]
-    assert (code, len(needed)) == (0, 9)
-    assert needed[0] < needed[2]
-    absent = ["--scheme", "no_such_module:x"]
-    code, _, err = answer(capsys, "power", *words[:-2], *absent)
+    code, table, _ = rows(capsys, "power", *words, NAME)
+    assert (code, len(table)) == (0, 9)
+    assert table[0]["value"] < table[2]["value"]
+    code, _, err = answer(capsys, "power", *words, "no_such_module:x")
     assert (code, "PYTHONPATH" in " ".join(err.split())) == (cli.REFUSED, True)
 
 
@@ -93,10 +91,8 @@ def test_notebook_08_measures_it_beside_the_five(outside):
     written = robustness.texts_by_scheme(LM, only, pairs, 40, seed=1)
     table = kgw_baseline.by_length(LM, only, pairs, written, [40])
     assert table["p_value"].median() < 0.05, "its texts are marked"
-    p_wrong = (
-        tried["favourites"].rekeyed(77).score(LM.model, prompts, written["favourites"])["p_value"]
-    )
-    assert p_wrong.median() > 0.05, "and not by another key"
+    wrong = only["favourites"].rekeyed(77).score(LM.model, prompts, written["favourites"])
+    assert wrong["p_value"].median() > 0.05, "and not by another key"
 
 
 def test_a_run_is_another_one_if_the_module_changes(outside):

@@ -1,6 +1,8 @@
 """Token-level keys against the slow obvious way: a gradient a token by autograd, a model a token,
-and simulation of the level.
+simulation of the level, and the price as a sum over the vocabulary.
 """
+
+from contextlib import contextmanager
 
 import closeness
 import numpy as np
@@ -42,22 +44,24 @@ ELSEWHERE = [
     ("gpt2", "transformer.h.1.attn.c_attn.weight"),
     ("qwen2_moe", "model.layers.0.mlp.shared_expert.up_proj.weight"),
 ]
-PROMPTS = tiny_models.random_ids(
-    np.random.default_rng(0), 4, 2, 7
-)  # over a single token, attention does not depend on its query
+# over a single token, attention does not depend on its query
+PROMPTS = tiny_models.random_ids(np.random.default_rng(0), 4, 2, 7)
 RESPONSES = tiny_models.random_ids(np.random.default_rng(1), 6, 9, 3)
 KEYS = [Key.from_seed(3), Key.from_seed(2), Key.from_seed(3)]  # one per text
 
 
-def gradient_by_autograd(
-    model, weight: str, prompt: list[int], response: list[int], k: int
-) -> torch.Tensor:
+def log_p_of_next(model, prompt: list[int], response: list[int], k: int) -> torch.Tensor:
+    """log p of each token at place k, from a forward pass over all tokens before it."""
+    return model(torch.tensor([prompt + response[:k]])).logits[0, -1].log_softmax(-1)
+
+
+def gradient_by_autograd(model, weight: str, prompt, response, k: int) -> torch.Tensor:
     """Of one token, by differentiating the parameter itself over a text that ends with the
     token.
     """
     parameter = tiny_models.parameter(model, weight)
-    logits = model(input_ids=torch.tensor([prompt + response[:k]])).logits[0, -1]
-    [gradient] = torch.autograd.grad(logits.log_softmax(-1)[response[k]], parameter)
+    log_p = log_p_of_next(model, prompt, response, k)
+    [gradient] = torch.autograd.grad(log_p[response[k]], parameter)
     return weights.Weight(model, weight).oriented(gradient)
 
 
@@ -81,14 +85,21 @@ def test_every_gamma_is_that_of_autograd(case):
         gradient = project(gradient_by_autograd(model, weight, PROMPTS[text], RESPONSES[text], k))
         xi = perturb.noise(model, wm, token_keys.key_of(KEYS[text], k)).double()
         assert row["grad_norm"] == pytest.approx(gradient.norm().item(), rel=1e-7)
-        leaning = (
-            ((xi * gradient).sum() / (wm.sigma * gradient.norm())).item()
-            if gradient.any()
-            else -np.inf
-        )
+        leaning = -np.inf
+        if gradient.any():
+            leaning = ((xi * gradient).sum() / (wm.sigma * gradient.norm())).item()
         rounding = closeness.of_sum(torch.float32, gradient.numel())
         assert row["gamma"] == pytest.approx(leaning, abs=rounding)
         assert row["token_id"] == RESPONSES[text][k]
+
+
+@contextmanager
+def unchanged(model):
+    """What runs inside leaves the parameters as they were, and no hook."""
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    yield
+    assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+    assert not any(module._forward_hooks for module in model.modules())
 
 
 @pytest.mark.parametrize("case", range(len(LOCAL)))
@@ -98,19 +109,15 @@ def test_token_k_is_sampled_from_the_model_with_noise_k(case):
     """
     (architecture, weight), rank = LOCAL[case], [0, 4][case % 2]
     model, wm = tiny_models.build(architecture), Watermark(weight, 0.3, rank)
-    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    responses = token_keys.sample(model, PROMPTS, 7, wm, KEYS, seed=4)
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, before[name])
+    with unchanged(model):
+        responses = token_keys.sample(model, PROMPTS, 7, wm, KEYS, seed=4)
     for row, (prompt, response) in enumerate(zip(PROMPTS, responses, strict=True)):
         luck = np.random.default_rng([4, row]).random(7)
         for k in range(7):
             of_token = token_keys.key_of(KEYS[row], k)
             with perturb.watermarked(model, wm, of_token), torch.no_grad():
-                logits = (
-                    model(input_ids=torch.tensor([prompt + response[:k]])).logits[:, -1].double()
-                )
-            cumulative = logits.softmax(-1).cumsum(-1)[0]
+                log_p = log_p_of_next(model, prompt, response, k)
+            cumulative = log_p.double().exp().cumsum(-1)
             assert cumulative[response[k]] > luck[k] - 1e-5
             assert response[k] == 0 or cumulative[response[k] - 1] < luck[k] + 1e-5
     assert responses != generate.sample(model, PROMPTS, 7, seed=4)
@@ -187,3 +194,25 @@ def test_a_weight_before_the_last_attention_a_perturbed_model_and_too_few_keys_a
         call(model, wm, [key] * 2)
     with perturb.watermarked(model, wm, key), pytest.raises(PerturbedModelError):
         call(model, wm, [key])
+
+
+@torch.no_grad()
+def slow_price(model, prompt, response, wm, key) -> float:
+    total = 0.0
+    for k in range(len(response)):
+        with perturb.watermarked(model, wm, token_keys.key_of(key, k)):
+            log_p = log_p_of_next(model, prompt, response, k)
+        log_q = log_p_of_next(model, prompt, response, k)
+        total += (log_p.exp() * (log_p - log_q)).sum().item()
+    return total
+
+
+@pytest.mark.parametrize("rank", [(0, "left"), (4, "both")])
+@pytest.mark.parametrize(("architecture", "weight"), [LOCAL[0], LOCAL[2], LOCAL[6]])
+def test_the_price_is_the_slow_sum(architecture, weight, rank):
+    model, wm = tiny_models.build(architecture, torch.float64), Watermark(weight, 0.3, *rank)
+    texts = zip(PROMPTS, RESPONSES, KEYS, strict=True)
+    expected = [slow_price(model, x, y, wm, key) for x, y, key in texts]
+    with unchanged(model):
+        prices = token_divergence.per_text(model, PROMPTS, RESPONSES, wm, KEYS)
+    assert prices == pytest.approx(np.array(expected), rel=1e-7)

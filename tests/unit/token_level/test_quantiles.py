@@ -49,9 +49,8 @@ def test_detection_is_the_papers_quantile_at_the_threshold(gammas, quantile, alp
 def test_the_exact_level_is_the_sum_over_all_outcomes(n, quantile, alpha_0):
     level = 0.0
     for outcome in itertools.product([0, 1], repeat=n):
-        gammas = np.where(
-            np.array(outcome), stats.threshold(alpha_0) + 0.1, -3.0
-        ) + 1e-3 * np.arange(n)  # all different
+        gammas = np.where(outcome, stats.threshold(alpha_0) + 0.1, -3.0)
+        gammas += 1e-3 * np.arange(n)  # all different
         if q.detected(gammas, quantile, alpha_0):
             level += alpha_0 ** sum(outcome) * (1 - alpha_0) ** (n - sum(outcome))
     assert q.exact_level(n, quantile, alpha_0) == pytest.approx(level, rel=1e-9)
@@ -104,7 +103,6 @@ def test_counting_is_worth_its_efficiency_of_adding():
         n, shift = 40_000, 0.015
         hit = distributions.norm.sf(stats.threshold(alpha_0) - shift)
         counting = distributions.binom.sf(distributions.binom.isf(0.05, n, alpha_0), n, hit)
-        adding = distributions.norm.sf(
-            stats.threshold(0.05) - shift * (n * q.efficiency(alpha_0)) ** 0.5
-        )
+        mean = shift * (n * q.efficiency(alpha_0)) ** 0.5
+        adding = distributions.norm.sf(stats.threshold(0.05) - mean)
         assert counting == pytest.approx(adding, abs=0.01)

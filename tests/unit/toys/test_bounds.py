@@ -16,15 +16,13 @@ def test_mgf_of_the_norm_by_integration(dim, t):
     peak = (t + np.sqrt(t**2 + 4 * (dim - 1))) / 2
     at = max(peak, 1e-12)
     top = t * at + stats.chi.logpdf(at, dim)  # so that the integrand is of order 1
-    exact, _ = integrate.quad(
-        lambda r: np.exp(t * r + stats.chi.logpdf(r, dim) - top),
-        0,
-        at + 12,
-        points=[at],
-        limit=300,
-    )
-    found = bounds.log_mgf_chi(dim, np.array([t, t]))
-    assert found == pytest.approx(np.full(2, np.log(exact) + top), rel=1e-8, abs=1e-10)
+
+    def integrand(r: float) -> float:
+        return np.exp(t * r + stats.chi.logpdf(r, dim) - top)
+
+    exact, _ = integrate.quad(integrand, 0, at + 12, points=[at], limit=300)
+    [log_mgf] = bounds.log_mgf_chi(dim, np.array([t]))
+    assert log_mgf == pytest.approx(np.log(exact) + top, rel=1e-8, abs=1e-10)
 
 
 # --- the corollary ---

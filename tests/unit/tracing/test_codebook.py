@@ -40,10 +40,9 @@ def test_more_users_change_nothing_for_those_there_are(key, book):
     for user in (0, 255, 256, 999):
         assert larger.code(user).tolist() == book.code(user).tolist()
         assert larger.key(user) == book.key(user)
-    assert [first for first, _ in book.codes()] == [0, 256, 512, 768]
-    assert np.concatenate([codes for _, codes in book.codes()]).tolist() == [
-        book.code(user).tolist() for user in range(1000)
-    ]
+    starts, codes = zip(*book.codes(), strict=True)
+    assert starts == (0, 256, 512, 768)
+    assert np.array_equal(np.concatenate(codes), [book.code(user) for user in range(1000)])
 
 
 def test_a_users_noise_is_the_coded_sum_of_the_base_noises(model, wm, book):
