@@ -22,11 +22,6 @@ from gaussmark_lib.workbench import cli
 TEXTS = ["Returns the mean,\nof the values.", "A list of all names."]
 
 
-@pytest.fixture
-def detect(keys) -> list[str]:
-    return ["detect", "--key", keys[0]]
-
-
 def table(path, texts=TEXTS, names=("id", "text")) -> str:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([names, *enumerate(texts)])
