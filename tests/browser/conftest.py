@@ -34,8 +34,18 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
-    with _server(home, folder) as address:
-        yield address, folder
+    options = [
+        f"--IdentityProvider.token={TOKEN}",
+        f"--ServerApp.root_dir={folder}",
+        "--ServerApp.port_retries=0",
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        "--LabApp.expose_app_in_browser=True",
+        "--LabApp.extension_manager=readonly",
+    ]
+    with running("jupyterlab", *options, home=home) as log:
+        yield re.search(r"http://127.0.0.1:\d+", "".join(log))[0], folder
 
 
 @pytest.fixture(scope="module")
@@ -65,33 +75,9 @@ def open_and_run(lab: tuple[str, Path], browser: Browser) -> Iterator[Callable[[
 @pytest.fixture(params=["light", "dark"])
 def app(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """The address at which ``gaussmark playground`` runs, in each theme."""
-    with running(
-        "gaussmark_lib.workbench.cli",
-        "playground",
-        "--no-browser",
-        "--theme",
-        request.param,
-        home=tmp_path,
-    ) as log:
+    words = ["playground", "--no-browser", "--theme", request.param]
+    with running("gaussmark_lib.workbench.cli", *words, home=tmp_path) as log:
         yield re.search(r"http://127\S+", "".join(log))[0]
-
-
-@contextmanager
-def _server(home: Path, folder: Path) -> Iterator[str]:
-    options = [
-        f"--IdentityProvider.token={TOKEN}",
-        f"--ServerApp.root_dir={folder}",
-        "--ServerApp.port_retries=0",
-        "--no-browser",
-    ]
-    options += [
-        "--allow-root",
-        "--ip=127.0.0.1",
-        "--LabApp.expose_app_in_browser=True",
-        "--LabApp.extension_manager=readonly",
-    ]
-    with running("jupyterlab", *options, home=home) as log:
-        yield re.search(r"http://127.0.0.1:\d+", "".join(log))[0]
 
 
 @contextmanager
