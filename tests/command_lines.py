@@ -18,6 +18,13 @@ def answer(capsys, *words: str) -> tuple[int, str, str]:
     return code, out, err
 
 
+def refusal(capsys, *words: str) -> str:
+    """Return the message of a command that is refused and prints nothing else."""
+    code, out, err = answer(capsys, *words)
+    assert (code, out) == (cli.REFUSED, ""), (words, err)
+    return err
+
+
 def parse(words: list[str]) -> None:
     """Read a command's words as ``gaussmark`` does, and run nothing."""
     group = typer.main.get_command(cli.app)

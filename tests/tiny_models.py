@@ -34,7 +34,7 @@ from gaussmark_lib.perturb import Watermark
 VOCAB = 97
 CONTEXT = 64
 
-_SIZES = {
+SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -47,7 +47,7 @@ _EXPERTS = {
     "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 40,
 }
-_IDS = {
+IDS = {
     "vocab_size": VOCAB,
     "max_position_embeddings": CONTEXT,
     "bos_token_id": 1,
@@ -57,18 +57,18 @@ _IDS = {
 
 _MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama": lambda: LlamaForCausalLM(
-        LlamaConfig(**_IDS, **_SIZES | {"num_hidden_layers": 3}, tie_word_embeddings=False)
+        LlamaConfig(**IDS, **SIZES | {"num_hidden_layers": 3}, tie_word_embeddings=False)
     ),
     "mistral": lambda: MistralForCausalLM(
-        MistralConfig(**_IDS, **_SIZES, sliding_window=12, tie_word_embeddings=False)
+        MistralConfig(**IDS, **SIZES, sliding_window=12, tie_word_embeddings=False)
     ),
-    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_IDS, **_SIZES, tie_word_embeddings=False)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_IDS, **_SIZES, tie_word_embeddings=True)),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**IDS, **SIZES, tie_word_embeddings=False)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**IDS, **SIZES, tie_word_embeddings=True)),
     "qwen2_moe": lambda: Qwen2MoeForCausalLM(
-        Qwen2MoeConfig(**_IDS, **_SIZES, **_EXPERTS, tie_word_embeddings=False)
+        Qwen2MoeConfig(**IDS, **SIZES, **_EXPERTS, tie_word_embeddings=False)
     ),
     "gemma": lambda: GemmaForCausalLM(
-        GemmaConfig(**_IDS, **_SIZES, head_dim=16, tie_word_embeddings=True)
+        GemmaConfig(**IDS, **SIZES, head_dim=16, tie_word_embeddings=True)
     ),
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(

@@ -13,13 +13,12 @@ import jaxtyping
 import pytest
 import tiny_lm
 from secrecy import leaks
-from small_notebooks import code, parameters, write
+from small_notebooks import code, parameters, without_kernels, write
 
 from gaussmark_lib import generate, perturb
 from gaussmark_lib.beyond import schemes
 from gaussmark_lib.keys import Key
-from gaussmark_lib.workbench import cli, record, sweeps
-from gaussmark_lib.workbench.runs import kernel
+from gaussmark_lib.workbench import cli, sweeps
 
 DECLARED = 'key: str = ""\nmodel: str = ""\nseed: int = 0  # [0, 9] of the text'
 WORK = """
@@ -94,15 +93,6 @@ def place(tmp_path, tmp_path_factory, monkeypatch) -> Path:
     return tmp_path
 
 
-def _in_this_process(path, parameters, *, env, **options):
-    """``kernel.execute`` without a kernel."""
-    os.environ[record.RUN_DIR] = env[record.RUN_DIR]
-    names: dict = {}
-    for number, cell in enumerate(json.loads(path.read_text())["cells"]):
-        exec("".join(cell["source"]), names)
-        names.update(parameters if number == 0 else {})
-
-
 TYPED = """
 0 key show KEY
 2 key new KEY WEIGHT --model MODEL
@@ -162,8 +152,7 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     write(place / "fails.ipynb", parameters(DECLARED), code(WORK), code(FAILS))
     for line in TYPED.strip().splitlines():
         command(line)
-    monkeypatch.setenv(record.RUN_DIR, "")  # put back afterwards
-    monkeypatch.setattr(kernel, "execute", _in_this_process)
+    without_kernels(monkeypatch)
     done = sweeps.sweep(
         works,
         {"seed": [1, 2]},

@@ -91,10 +91,8 @@ def _reason(folder: Path, *sources: str) -> str:
 def test_both_kinds_are_tested(tmp_path, kind, started):
     processes = []
     started(processes.append)
-    hears = (
-        "import signal; assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])"
-    )
-    notebook = write(tmp_path / "demo.ipynb", parameters(), code(f"{hears}  {kind}"))
+    hears = "import signal\nassert 2 not in signal.pthread_sigmask(signal.SIG_BLOCK, [])  "
+    notebook = write(tmp_path / "demo.ipynb", parameters(), code(hears + kind))
     runs.run(notebook, progress=False, root=tmp_path / "runs")
     assert [isinstance(process, forks.Fork) for process in processes] == [kind == TORCH]
 
