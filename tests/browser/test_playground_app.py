@@ -1,6 +1,5 @@
 """``gaussmark playground``: the same panel, alone on a page, without a line of code."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -10,13 +9,8 @@ from playwright.sync_api import Browser, expect
 
 PATIENCE = 180_000  # ms
 SILENCE = 5_000  # ms after which the page says that it hears nothing
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        importlib.util.find_spec("voila") is None,
-        reason="voila is not installed; `make playground` installs it",
-    ),
-]
+pytestmark = pytest.mark.browser
+pytest.importorskip("voila", reason="voila is not installed; `make playground` installs it")
 
 
 def test_generates_without_code_and_for_nobody_else(app: str, browser: Browser, tmp_path: Path):

@@ -54,11 +54,8 @@ with perturb.watermarked(lm.model, other, k):
 
 def found_in(folder: Path, secret: bytes) -> dict[str, list[str]]:
     files = [path for path in folder.rglob("*") if path.is_file()]
-    return {
-        str(path.relative_to(folder)): forms
-        for path in files
-        if (forms := leaks(path.read_bytes(), secret))
-    }
+    leaked = {str(path.relative_to(folder)): leaks(path.read_bytes(), secret) for path in files}
+    return {name: forms for name, forms in leaked.items() if forms}
 
 
 def test_the_search_finds_what_it_is_for(tmp_path):
@@ -73,9 +70,8 @@ def test_the_search_finds_what_it_is_for(tmp_path):
     for form, content in planted.items():
         (tmp_path / form).write_bytes(content)
     for shift in range(3):
-        assert leaks(base64.urlsafe_b64encode(bytes(shift) + secret + b"more"), secret) == [
-            "base64"
-        ]
+        shifted = base64.urlsafe_b64encode(bytes(shift) + secret + b"more")
+        assert leaks(shifted, secret) == ["base64"]
     assert found_in(tmp_path, secret) == {form: [form] for form in planted}
     assert found_in(tmp_path, os.urandom(16)) == {}
 
@@ -153,14 +149,9 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     for line in TYPED.strip().splitlines():
         command(line)
     without_kernels(monkeypatch)
-    done = sweeps.sweep(
-        works,
-        {"seed": [1, 2]},
-        {"key": str(file), "model": model},
-        root=place / "records",
-        workers=1,
-        progress=False,
-    )
+    settings = {"root": place / "records", "workers": 1, "progress": False}
+    params = {"key": str(file), "model": model}
+    done = sweeps.sweep(works, {"seed": [1, 2]}, params, **settings)
     assert len(done.runs) == 2
     assert not done.failed
     printed += capfd.readouterr()

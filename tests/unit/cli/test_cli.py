@@ -63,11 +63,8 @@ def test_a_failing_cell_exits_with_1(tmp_path, capsys):
 def test_a_run_that_is_ended_leaves_no_kernel_and_nothing_that_looks_complete(tmp_path, number):
     pids = tmp_path / "pids"
     notebook = write(tmp_path / "demo.ipynb", parameters(), code(SLOW.format(path=str(pids))))
-    process = subprocess.Popen(
-        [*COMMAND, "run", str(notebook), "--records", str(tmp_path / "records")],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [*COMMAND, "run", str(notebook), "--records", str(tmp_path / "records")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     until(lambda: pids.exists() and pids.read_text().endswith("\n"), process)
     kernel, child = (psutil.Process(int(pid)) for pid in pids.read_text().split())
     process.send_signal(number)

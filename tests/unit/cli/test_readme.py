@@ -34,11 +34,8 @@ def place(tmp_path, monkeypatch) -> Path:
 
 def commands(text: str) -> list[str]:
     """The lines of a shell that begin with ``gaussmark``, without their comments."""
-    return [
-        line.split("   #")[0].strip()
-        for line in text.splitlines()
-        if line.startswith("    gaussmark ")
-    ]
+    lines = re.findall(r"^    (gaussmark .*)$", text, re.MULTILINE)
+    return [line.split("   #")[0].strip() for line in lines]
 
 
 def section(title: str) -> str:

@@ -18,9 +18,11 @@ from small_notebooks import code, parameters, write
 
 from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.runs import forks, kernel
-from gaussmark_lib.workbench.runs import notebook as notebooks
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="signals"),
+    pytest.mark.usefixtures("same_library"),
+]
 
 TORCH = "# torch"  # makes it a fork, on Linux
 PLAIN = "# none"
@@ -29,12 +31,6 @@ import os, threading, time
 def later(*_): threading.Timer(0.03, os.kill, [os.getpid(), 9]).start()
 get_ipython().events.register("post_run_cell", later)
 """
-
-
-@pytest.fixture(autouse=True)
-def _same_library(monkeypatch):
-    """The id of a question stays, whoever edits the library meanwhile."""
-    monkeypatch.setattr(notebooks.Notebook, "code", "tested")
 
 
 @pytest.fixture(params=[PLAIN, TORCH])

@@ -23,6 +23,7 @@ from gaussmark_lib.workbench.runs import folder as records
 from gaussmark_lib.workbench.runs import forks, kernel
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
+pytestmark = pytest.mark.usefixtures("same_library")
 RECORDING = """
 from gaussmark_lib.workbench import record
 import os, sys
@@ -36,12 +37,6 @@ record.record({"threads": torch and torch.get_num_threads(), "pid": os.getpid()}
 record.record({"group": os.getpgid(0)})
 record.record({"folder": os.getcwd(), "named": os.environ.get("NAMED"), "main": __name__})
 """
-
-
-@pytest.fixture(autouse=True)
-def _same_library(monkeypatch):
-    """The id of a question stays, whoever edits the library meanwhile."""
-    monkeypatch.setattr(notebooks.Notebook, "code", "tested")
 
 
 @pytest.fixture
