@@ -6,6 +6,8 @@ import io
 import json
 from pathlib import Path
 
+import typer
+
 from gaussmark_lib.workbench import cli
 
 
@@ -14,6 +16,24 @@ def answer(capsys, *words: str) -> tuple[int, str, str]:
     code = cli.main(words)
     out, err = capsys.readouterr()
     return code, out, err
+
+
+def refusal(capsys, *words: str) -> str:
+    """Return the message of a command that is refused and prints nothing else."""
+    code, out, err = answer(capsys, *words)
+    assert (code, out) == (cli.REFUSED, ""), (words, err)
+    return err
+
+
+def parse(words: list[str]) -> None:
+    """Read a command's words as ``gaussmark`` does, and run nothing."""
+    group = typer.main.get_command(cli.app)
+    context = group.make_context("gaussmark", words)
+    while words := context._protected_args + context.args:
+        name, command, rest = context.command.resolve_command(context, words)
+        context = command.make_context(name, rest, parent=context)
+        if not hasattr(command, "resolve_command"):
+            break
 
 
 def rows(capsys, *words: str) -> tuple[int, list[dict], str]:

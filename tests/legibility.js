@@ -1,7 +1,7 @@
 // What tests/legibility.py asks a page of Chromium about the words of the panel.
 ({
 // words → contrast to their background; disabled and dimmed words are left out
-contrasts: () => {
+contrasts: parts => {
   const rgba = colour => (colour.match(/[\d.]+/g) || [0, 0, 0, 0]).map(Number);
   const over = ([r, g, b, a = 1], below) => [r, g, b].map((x, i) => a * x + (1 - a) * below[i]);
   const white = [255, 255, 255];
@@ -11,7 +11,7 @@ contrasts: () => {
   const light = c => c.map(x => linear(x / 255))
     .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0);
   const found = {};
-  for (const e of document.querySelectorAll('.gaussmark-panel *')) {
+  for (const e of document.querySelectorAll(parts)) {
     const written = [...e.childNodes].filter(n => n.nodeType == 3);
     const words = written.map(n => n.textContent.trim()).join('') || e.value;
     if (!words || !e.getClientRects().length) continue;

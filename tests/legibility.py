@@ -11,13 +11,13 @@ PIXELS = 11
 SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
 
 
-def faint(page: Page) -> dict[str, float]:
+def faint(page: Page, parts: str = ".gaussmark-panel *") -> dict[str, float]:
     """Return words with too little contrast to their background; disabled and dimmed words are
     exempt.
     """
     return {
         words: round(contrast, 2)
-        for words, contrast in _asked(page, "contrasts").items()
+        for words, contrast in _asked(page, "contrasts", parts).items()
         if contrast < CONTRAST
     }
 
@@ -30,5 +30,5 @@ def clipped(page: Page) -> list[str]:
     return _asked(page, "clipped")
 
 
-def _asked(page: Page, question: str) -> Any:
-    return page.evaluate(f"({SCRIPT}).{question}()")
+def _asked(page: Page, question: str, parts: str = "") -> Any:
+    return page.evaluate(f"parts => ({SCRIPT}).{question}(parts)", parts)

@@ -32,10 +32,10 @@ _EXPERTS = {
     "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 40,
 }
-_IDS = {"vocab_size": VOCAB, "max_position_embeddings": CONTEXT}
-_IDS |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-_TIED = _IDS | SIZES | {"tie_word_embeddings": True}
-_UNTIED = _IDS | SIZES | {"tie_word_embeddings": False}
+IDS = {"vocab_size": VOCAB, "max_position_embeddings": CONTEXT}
+IDS |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_TIED = IDS | SIZES | {"tie_word_embeddings": True}
+_UNTIED = IDS | SIZES | {"tie_word_embeddings": False}
 _OF_GPT2 = {"n_positions": CONTEXT, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48}
 
 # transformers' name of an architecture → settings that differ from its usual ones

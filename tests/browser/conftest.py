@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
 from playwright.sync_api import Browser, Page
+from sweep_places import until
 
 TOKEN = "for-tests-only"
 PATIENCE = 180_000  # ms; a busy machine is slow
@@ -34,8 +34,18 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
-    with _server(home, folder) as address:
-        yield address, folder
+    options = [
+        f"--IdentityProvider.token={TOKEN}",
+        f"--ServerApp.root_dir={folder}",
+        "--ServerApp.port_retries=0",
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        "--LabApp.expose_app_in_browser=True",
+        "--LabApp.extension_manager=readonly",
+    ]
+    with running("jupyterlab", *options, home=home) as address:
+        yield address.partition("/lab")[0], folder
 
 
 @pytest.fixture(scope="module")
@@ -65,39 +75,15 @@ def open_and_run(lab: tuple[str, Path], browser: Browser) -> Iterator[Callable[[
 @pytest.fixture(params=["light", "dark"])
 def app(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """The address at which ``gaussmark playground`` runs, in each theme."""
-    with running(
-        "gaussmark_lib.workbench.cli",
-        "playground",
-        "--no-browser",
-        "--theme",
-        request.param,
-        home=tmp_path,
-    ) as log:
-        yield re.search(r"http://127\S+", "".join(log))[0]
+    words = ["playground", "--no-browser", "--theme", request.param]
+    with running("gaussmark_lib.workbench.cli", *words, home=tmp_path) as address:
+        yield address
 
 
 @contextmanager
-def _server(home: Path, folder: Path) -> Iterator[str]:
-    options = [
-        f"--IdentityProvider.token={TOKEN}",
-        f"--ServerApp.root_dir={folder}",
-        "--ServerApp.port_retries=0",
-        "--no-browser",
-    ]
-    options += [
-        "--allow-root",
-        "--ip=127.0.0.1",
-        "--LabApp.expose_app_in_browser=True",
-        "--LabApp.extension_manager=readonly",
-    ]
-    with running("jupyterlab", *options, home=home) as log:
-        yield re.search(r"http://127.0.0.1:\d+", "".join(log))[0]
-
-
-@contextmanager
-def running(module: str, *options: str, home: Path) -> Iterator[list[str]]:
-    """Run a Python module as a server with its own Jupyter folders. Yield its messages up to the
-    start.
+def running(module: str, *options: str, home: Path) -> Iterator[str]:
+    """Run a Python module as a server with its own Jupyter folders. Yield the address that it
+    prints when it is up.
     """
     # a free port, which the system chooses
     with socket.socket() as probe:
@@ -110,35 +96,22 @@ def running(module: str, *options: str, home: Path) -> Iterator[list[str]]:
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
         "IPYTHONDIR": str(home / "ipython"),
     }
-    ready = Event()
-    log: list[str] = []
-    with subprocess.Popen(
-        [sys.executable, "-m", module, *options],
-        env=env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as server:
-        # a daemon, because a server that does not end would keep the tests waiting
-        Thread(target=_follow, args=(server.stderr, log, ready), daemon=True).start()
+    log = home / "log"
+
+    def address() -> re.Match | None:
+        assert server.poll() is None, "it ended at once:\n" + log.read_text()
+        return re.search(r"http://127\.0\.0\.1:\d+\S*(?=\s)", log.read_text())
+
+    command = [sys.executable, "-m", module, *options]
+    with (
+        log.open("w") as file,
+        subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=file) as server,
+    ):
         try:
-            assert ready.wait(PATIENCE / 1000), "it did not start:\n" + "".join(log)
-            assert server.poll() is None, "it ended at once:\n" + "".join(log)
-            yield log
+            yield until(address, seconds=PATIENCE / 1000)[0]
         finally:
             server.terminate()  # the server then ends its kernels
             try:
                 server.wait(20)
             except subprocess.TimeoutExpired:
                 server.kill()
-
-
-def _follow(stream, log: list[str], ready: Event) -> None:
-    """Keep the server's messages (a full pipe would stop it), and set ``ready`` when the server is
-    up, which its address shows, or has ended.
-    """
-    for line in stream:
-        log.append(line)
-        if re.search(r"http://127\.0\.0\.1:\d+", line):
-            ready.set()
-    ready.set()

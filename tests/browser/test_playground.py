@@ -13,25 +13,19 @@ from gaussmark_lib import files
 NOTEBOOK = files.NOTEBOOKS / "11_playground.ipynb"
 PATIENCE = 180_000  # ms
 pytestmark = pytest.mark.browser
+KINDS = ("Plain", "Watermarked")
 SMALL = {"n_tokens": 30, "n_samples": 1, "psi": 4.0}
 
 
 def shortened(path: Path, **values: object) -> nbformat.NotebookNode:
     """The notebook up to its panel, with other defaults."""
     notebook = nbformat.read(path, as_version=4)
-    last = next(
-        i
-        for i, cell in enumerate(notebook.cells)
-        if cell.cell_type == "code" and "Panel(" in cell.source
-    )
-    notebook.cells = notebook.cells[: last + 1]
-    declared = next(
-        cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])
-    )
+    is_panel = [cell.cell_type == "code" and "Panel(" in cell.source for cell in notebook.cells]
+    notebook.cells = notebook.cells[: is_panel.index(True) + 1]
+    [declared] = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
     for name, value in values.items():
-        declared.source, n = re.subn(
-            rf"^({name}: \w+ = )[^#]*#", rf"\g<1>{value!r}  #", declared.source, flags=re.MULTILINE
-        )
+        declaration = rf"(?m)^({name}: \w+ = )[^#]*#"
+        declared.source, n = re.subn(declaration, rf"\g<1>{value!r}  #", declared.source)
         assert n == 1, name
     return notebook
 
@@ -55,9 +49,8 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
     page.keyboard.press("x")  # in command mode, JupyterLab's shortcut would cut the cell
     expect(slider).to_be_focused()
     panels = page.locator(".gaussmark-panel").count()
-    panel.locator(".widget-label").filter(
-        has_text="Tokens per text"
-    ).click()  # what takes no focus by itself, as a slider's track does not
+    # what takes no focus by itself, as a slider's track does not
+    panel.locator(".widget-label").filter(has_text="Tokens per text").click()
     page.wait_for_timeout(300)
     page.keyboard.press("x")
     expect(page.locator(".gaussmark-panel")).to_have_count(panels)
@@ -75,31 +68,25 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
     expect(figure).to_have_attribute("alt", re.compile("Where does each ψ lie"))
     assert figure.evaluate("image => image.naturalWidth") > 500
     assert figure.evaluate("image => image.width") >= 570, "its smallest words are 11 pixels high"
-    plain, marked = (
-        panel.get_by_text(re.compile(f"^{kind} text ψ =")).bounding_box()
-        for kind in ("Plain", "Watermarked")
-    )
-    assert plain["y"] == marked["y"], "side by side"
-    assert panel.locator("span[title^=evidence]").count() >= 2 * SMALL["n_tokens"] - 4, (
-        "pieces of several tokens are rare"
-    )
+    plain, marked = (panel.get_by_text(re.compile(f"^{kind} text ψ =")) for kind in KINDS)
+    assert plain.bounding_box()["y"] == marked.bounding_box()["y"], "side by side"
+    # pieces of several tokens are rare
+    assert panel.locator("span[title^=evidence]").count() >= 2 * SMALL["n_tokens"] - 4
     expect(panel.get_by_role("button", name="Generate")).to_be_enabled()
     expect(panel.get_by_role("button", name="Stop").nth(1)).to_be_disabled()
     panel.screenshot(path=tmp_path / "generated.png")
 
     panel.get_by_role("button", name="Take the watermarked text").click()
     panel.get_by_role("button", name=re.compile("Test$")).click()
-    expect(panel.get_by_text("For comparison, an unrelated key gives").nth(1)).to_be_visible(
-        timeout=PATIENCE
-    )
+    control = panel.get_by_text("For comparison, an unrelated key gives").nth(1)
+    expect(control).to_be_visible(timeout=PATIENCE)
     panel.screenshot(path=tmp_path / "tested.png")
     share = panel.locator(".widget-slider").filter(has_text="Share edited").locator(".noUi-handle")
     share.focus()
     expect(share).to_have_attribute("aria-label", "Share edited")
     page.keyboard.press("ArrowRight")
-    expect(panel.get_by_text("substitute at random, 5% of the tokens")).to_be_visible(
-        timeout=PATIENCE
-    )
+    edit = panel.get_by_text("substitute at random, 5% of the tokens")
+    expect(edit).to_be_visible(timeout=PATIENCE)
     panel.screenshot(path=tmp_path / "edited.png")
     panel.get_by_role("button", name="New secret key").click()
     expect(panel.get_by_text("From earlier settings. Changed since: key.")).to_have_count(2)
@@ -108,11 +95,8 @@ def test_generates_in_jupyterlab(page: Page, tmp_path: Path):
 @pytest.mark.parametrize("theme", ["JupyterLab Dark", "JupyterLab Light"])
 def test_every_word_can_be_read_in_both_themes(page: Page, theme: str, tmp_path: Path):
     """Also those of results, which the test before left."""
-    page.evaluate(
-        "async theme => { await window.jupyterapp.commands.execute('apputils:change-theme', { theme"
-        " }) }",
-        theme,
-    )
+    change = "window.jupyterapp.commands.execute('apputils:change-theme', { theme })"
+    page.evaluate(f"async theme => {{ await {change} }}", theme)
     expect(page.locator("body")).to_have_attribute("data-jp-theme-name", theme, timeout=PATIENCE)
     panel = page.locator(".jp-OutputArea-output .widget-vbox").first
     panel.get_by_role("button", name="Key of this seed").click()  # nothing is dimmed
@@ -125,10 +109,8 @@ def test_every_word_can_be_read_in_both_themes(page: Page, theme: str, tmp_path:
 def test_by_keyboard_alone(page: Page):
     """From the prompt to a text that streams, Stop, and the whole result, without a mouse."""
     panel = page.locator(".jp-OutputArea-output .widget-vbox").first
-    generate, stop = (
-        panel.get_by_role("button", name="Generate"),
-        panel.get_by_role("button", name="Stop").nth(1),
-    )
+    generate = panel.get_by_role("button", name="Generate")
+    stop = panel.get_by_role("button", name="Stop").nth(1)
     expect(generate).to_be_enabled(timeout=PATIENCE)
 
     def tab_to(goal, key: str = "Tab") -> None:
@@ -161,7 +143,6 @@ def test_by_keyboard_alone(page: Page):
     write_as_many_tokens_as(SMALL["n_tokens"], "Shift+Tab")
     tab_to(generate)
     page.keyboard.press("Enter")
-    expect(panel.get_by_text(f"× {SMALL['n_tokens']} tokens, sampler's seed")).to_be_visible(
-        timeout=PATIENCE
-    )
+    written = panel.get_by_text(f"× {SMALL['n_tokens']} tokens, sampler's seed")
+    expect(written).to_be_visible(timeout=PATIENCE)
     expect(generate).to_be_enabled(timeout=PATIENCE)

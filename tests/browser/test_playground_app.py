@@ -1,6 +1,5 @@
 """``gaussmark playground``: the same panel, alone on a page, without a line of code."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -10,36 +9,23 @@ from playwright.sync_api import Browser, expect
 
 PATIENCE = 180_000  # ms
 SILENCE = 5_000  # ms after which the page says that it hears nothing
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        importlib.util.find_spec("voila") is None,
-        reason="voila is not installed; `make playground` installs it",
-    ),
-]
+pytestmark = pytest.mark.browser
+pytest.importorskip("voila", reason="voila is not installed; `make playground` installs it")
 
 
 def test_generates_without_code_and_for_nobody_else(app: str, browser: Browser, tmp_path: Path):
     page = browser.new_page(viewport={"width": 1280, "height": 800})
-    assert page.goto(app.partition("?")[0]).url.partition("?")[0].endswith("/login"), (
-        "without its secret, the address opens nothing"
-    )
+    opened = page.goto(app.partition("?")[0]).url
+    assert opened.partition("?")[0].endswith("/login"), "without its secret it opens nothing"
     problems: list[str] = []
+    fetched: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on(
-        "request",
-        lambda asked: (
-            problems.append(asked.url)
-            if not re.match(r"data:|blob:|(http|ws)s?://127\.0\.0\.1", asked.url)
-            else None
-        ),
-    )
+    page.on("request", lambda request: fetched.append(request.url))
     page.goto(app, timeout=PATIENCE)
     generate = page.get_by_role("button", name="Generate")
     expect(generate).to_be_enabled(timeout=PATIENCE)
-    assert not re.search(r"import |Panel\(|doclm: ", page.locator("body").inner_text()), (
-        "no code, and nothing printed"
-    )
+    words = page.locator("body").inner_text()
+    assert not re.search(r"import |Panel\(|doclm: ", words), "no code, and nothing printed"
     page.screenshot(path=tmp_path / "opened.png")
     generate.click()
     expect(page.get_by_text("Watermarked text, this key:")).to_be_visible(timeout=PATIENCE)
@@ -49,11 +35,11 @@ def test_generates_without_code_and_for_nobody_else(app: str, browser: Browser, 
     page.wait_for_timeout(SILENCE)
     expect(page.locator("#unreachable")).to_be_hidden()
     page.locator(".widget-slider .noUi-base").first.click()
-    assert page.evaluate("document.activeElement.className").startswith("noUi-handle"), (
-        "a click on a slider's track focuses its handle"
-    )
+    # a click on a slider's track focuses its handle
+    assert page.evaluate("document.activeElement.className").startswith("noUi-handle")
     expect(page.get_by_role("combobox", name="Model")).to_have_value("doclm")
-    assert not problems
+    assert problems == []
+    assert all(re.match(r"data:|blob:|(http|ws)s?://127\.0\.0\.1", url) for url in fetched)
     page.close()
 
 
@@ -83,7 +69,7 @@ def test_says_that_websockets_are_blocked(app: str, browser: Browser, tmp_path: 
 @pytest.mark.parametrize("app", ["dark"], indirect=True)
 def test_says_that_websockets_carry_nothing(app: str, browser: Browser):
     """Through a proxy that opens them and never answers."""
-    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page = browser.new_page()
     page.route_web_socket("**", lambda socket: None)
     page.goto(app, timeout=PATIENCE)
     expect(page.get_by_role("alert").filter(has_text=NOTICE)).to_be_visible(timeout=4 * SILENCE)

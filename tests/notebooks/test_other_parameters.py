@@ -70,11 +70,8 @@ def test_it_runs_with_other_parameters(path, tmp_path):
     assert run.params.items() >= OTHER[path.stem].items()
     assert run.results, "it records its numbers"
     assert [*run.dir.glob("figures/*.png")], "and its figures"
-    exercises = [
-        cell
-        for cell in nbformat.read(run.dir / "notebook.ipynb", as_version=4).cells
-        if EXERCISE in cell.metadata.get("tags", [])
-    ]
+    cells = nbformat.read(run.dir / "notebook.ipynb", as_version=4).cells
+    exercises = [cell for cell in cells if EXERCISE in cell.metadata.get("tags", [])]
     assert exercises
     assert [said for said in map(_said, exercises) if not said.startswith(UNSOLVED)] == []
 

@@ -18,19 +18,18 @@ import tracked
 from gaussmark_lib import files
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
-PROMISES = [
-    "# ",
-    "**Claim.**",
-    "**You will be able to**",
-    "**Prerequisites:**",
-    "**Time:**",
-    "**Paper:**",
-]
+WORDS = ("Claim.", "You will be able to", "Prerequisites:", "Time:", "Paper:")
+PROMISES = ["# ", *(f"**{words}**" for words in WORDS)]
+
+
+def _cells(path: Path) -> list[nbformat.NotebookNode]:
+    """The code cells, exercises too."""
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 
 def _code(path: Path, *, exercises: bool = False) -> list[nbformat.NotebookNode]:
-    """The code cells, or those that are exercises."""
-    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    """The code cells that are no exercises, or those that are."""
+    cells = _cells(path)
     return [cell for cell in cells if ("nbval-skip" in cell.metadata.get("tags", [])) == exercises]
 
 
@@ -62,21 +61,14 @@ def test_every_parameter_is_declared_and_explained(numbered):
 
 
 def test_it_defines_nothing_that_belongs_in_the_library(numbered):
-    for cell in _code(numbered):
-        for node in ast.walk(_python(cell)):
-            assert not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef), (
-                node.name
-            )
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    nodes = [node for cell in _code(numbered) for node in ast.walk(_python(cell))]
+    assert [node.name for node in nodes if isinstance(node, kinds)] == []
 
 
 def test_its_code_is_read_without_scrolling(any_notebook):
-    assert [
-        line
-        for cell in nbformat.read(any_notebook, as_version=4).cells
-        if cell.cell_type == "code"
-        for line in cell.source.split("\n")
-        if len(line) > 95
-    ] == []
+    lines = [line for cell in _cells(any_notebook) for line in cell.source.split("\n")]
+    assert [line for line in lines if len(line) > 95] == []
 
 
 def test_its_code_is_short(numbered):
@@ -89,31 +81,25 @@ def test_its_code_is_short(numbered):
 def test_it_was_executed_from_top_to_bottom_without_errors(any_notebook):
     cells = [cell for cell in _code(any_notebook) if cell.source.strip()]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    assert [
-        output.ename for cell in cells for output in cell.outputs if output.output_type == "error"
-    ] == []
-    shown = [output for cell in cells for output in cell.outputs if "data" in output]
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert [output.ename for output in outputs if output.output_type == "error"] == []
+    shown = [output for output in outputs if "data" in output]
     assert not [o for o in shown if "image/png" in {*o.metadata} - {*o.data}], "a picture is gone"
-    assert not any("injected-parameters" in cell.metadata.get("tags", []) for cell in cells), (
-        "it shows a run with other parameters"
-    )
+    tags = [tag for cell in cells for tag in cell.metadata.get("tags", [])]
+    assert "injected-parameters" not in tags, "it shows a run with other parameters"
 
 
 def test_folded_answers_are_folded_in_jupyterlab_and_on_the_site(numbered):
     cells = nbformat.read(numbered, as_version=4).cells
-    in_jupyterlab = [
-        cell.id for cell in cells if cell.metadata.get("jupyter", {}).get("outputs_hidden")
-    ]
+    hints = {cell.id: cell.metadata.get("jupyter", {}) for cell in cells}
+    in_jupyterlab = [name for name, hint in hints.items() if hint.get("outputs_hidden")]
     on_the_site = [cell.id for cell in cells if "hide-output" in cell.metadata.get("tags", [])]
     assert in_jupyterlab == on_the_site
 
 
 def test_it_ends_with_a_recap_and_three_questions(numbered):
-    words = [
-        cell.source
-        for cell in nbformat.read(numbered, as_version=4).cells
-        if cell.cell_type == "markdown"
-    ]
+    cells = nbformat.read(numbered, as_version=4).cells
+    words = [cell.source for cell in cells if cell.cell_type == "markdown"]
     [recap] = [source for source in words if "## Recap" in source]
     lines = recap.partition("## Recap")[2].partition("\n## ")[0]
     assert len(re.findall(r"^(?:- |\d+\. )", lines, re.MULTILINE)) == 5
@@ -133,8 +119,7 @@ def test_exercises_are_left_to_the_reader_and_have_solutions(numbered):
 
 
 def test_it_records_its_results_last(numbered):
-    last = _code(numbered)[-1].source
-    assert "claims.report(" in last
+    assert "claims.report(" in _code(numbered)[-1].source
 
 
 def test_it_is_small_and_portable(any_notebook):
@@ -142,9 +127,19 @@ def test_it_is_small_and_portable(any_notebook):
     assert len(text.encode()) < 1_000_000
     for private in (str(files.ROOT), pwd.getpwuid(os.getuid()).pw_dir):
         assert private not in text
-    assert nbformat.reads(text, as_version=4).metadata.kernelspec.name == "python3", (
-        "the one name that every machine has"
-    )
+    # the one name that every machine has
+    assert nbformat.reads(text, as_version=4).metadata.kernelspec.name == "python3"
+
+
+def test_an_imported_name_keeps_its_meaning(any_notebook):
+    """Or later cells would break."""
+    imported: set[str] = set()
+    for cell in _cells(any_notebook):
+        for node in ast.walk(_python(cell)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                imported |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                assert node.id not in imported, f"{cell.id}: {node.id} is imported above"
 
 
 # What belongs to a notebook under another name: 00 has the core alone, 05 is a room.
@@ -159,19 +154,9 @@ def test_its_name_is_its_name_in_every_room(numbered):
     room = OTHER_ROOMS.get(name, f"notebooks/gaussmark_experiments/{name}.py")
     assert (files.ROOT / room).exists()
     tested = Path(room).stem if name != "first_watermark" else "score"
-    tests = [
-        *(files.ROOT / "tests").glob(f"*/*/test_{tested}.py"),
-        *(files.ROOT / "tests").glob(f"*/test_{tested}.py"),
-    ]
-    assert tests or list((files.ROOT / "tests").glob(f"*/{tested}/test_*.py")), f"tests of {room}"
-
-
-def test_a_preset_is_named_after_its_notebook():
-    names = [path.stem[3:] for path in tracked.NOTEBOOKS]
-    presets = [path.stem for path in tracked.PRESETS if "\nshared: true\n" not in path.read_text()]
-    assert [preset for preset in presets if not any(preset.startswith(name) for name in names)] == [
-        "slurm"
-    ]
+    names = [path.relative_to(files.ROOT) for path in (files.ROOT / "tests").rglob("test_*.py")]
+    is_tested = [tested in (path.parent.name, path.stem.removeprefix("test_")) for path in names]
+    assert any(is_tested), f"tests of {room}"
 
 
 HOSTED = """

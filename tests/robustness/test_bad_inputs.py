@@ -13,12 +13,8 @@ from bad_inputs import BAD, Door
 from gaussmark_lib import errors
 from gaussmark_lib.errors import GaussMarkError
 
-SECRET = [
-    bad_inputs.SECRET.hex()[:12],
-    repr(bad_inputs.SECRET)[2:20],
-]  # and its beginning, of a message that is cut off
-
-
+# the beginnings, because a message may be cut off
+SECRET = [bad_inputs.SECRET.hex()[:12], repr(bad_inputs.SECRET)[2:20]]
 pytestmark = pytest.mark.usefixtures("no_types_checked")
 
 
@@ -41,11 +37,8 @@ def complaint(door: Door, argument: str, value: object) -> str:
         if any(form in text for form in SECRET):
             return f"shows a secret that came as {argument}"
         says_what_came = "got" in text or errors.shown(value).strip("'") in text
-        return (
-            ""
-            if re.search("expected|needs|nearest names", text) and says_what_came
-            else f"says too little: {text}"
-        )
+        is_clear = says_what_came and re.search("expected|needs|nearest names", text)
+        return "" if is_clear else f"says too little: {text}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "was accepted"

@@ -8,7 +8,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -49,22 +48,12 @@ def place(tmp_path, monkeypatch) -> Path:
 ODD = ["", "pipe", "socket", "loop", "endless", "/dev/full", LONG, "missing/x", "file/x", "\udcff"]
 
 
-class WaitedError(BaseException):
-    """Nobody catches it."""
-
-
-@contextmanager
+@pytest.fixture
 def patience() -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise WaitedError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(PATIENCE)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def outcome(call: Callable[[], object]) -> str:
@@ -77,12 +66,9 @@ def outcome(call: Callable[[], object]) -> str:
         try:
             found[0] = f"was accepted: {call()!r}"
         except GaussMarkError as error:
-            found[0] = (
-                ""
-                if re.search("expected|cannot|called|should be", str(error))
-                and "Errno" not in str(error)
-                else f"says too little: {error}"
-            )
+            says_why = re.search("expected|cannot|called|should be", str(error))
+            is_clear = says_why and "Errno" not in str(error)
+            found[0] = "" if is_clear else f"says too little: {error}"
         except Exception as error:
             found[0] = f"{type(error).__name__}: {error}"
 
@@ -90,6 +76,12 @@ def outcome(call: Callable[[], object]) -> str:
     thread.start()
     thread.join(PATIENCE)
     return found[0]
+
+
+def faults(door: Callable, names: list) -> dict[str, str]:
+    """What is wrong with the answers to these names."""
+    outcomes = {repr(name)[:60]: outcome(partial(door, name)) for name in names}
+    return {name: wrong for name, wrong in outcomes.items() if wrong}
 
 
 READERS: dict[str, Callable] = {
@@ -106,12 +98,7 @@ READERS: dict[str, Callable] = {
 @pytest.mark.parametrize("reader", READERS)
 def test_what_is_no_file_is_refused_at_once(place, reader):
     names = [*ODD, "folder", "file", *(Path(name) for name in ODD if name)]
-    found = {
-        repr(name)[:60]: wrong
-        for name in names
-        if (wrong := outcome(lambda name=name: READERS[reader](name)))
-    }
-    assert not found
+    assert faults(READERS[reader], names) == {}
 
 
 WRITERS: dict[str, Callable] = {
@@ -125,13 +112,7 @@ WRITERS: dict[str, Callable] = {
 @pytest.mark.parametrize("writer", WRITERS)
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(place, writer):
     before = sorted(place.rglob("*"))
-    names = ["", f"folder/{LONG}", "file/x"]
-    found = {
-        repr(name)[:60]: wrong
-        for name in names
-        if (wrong := outcome(lambda name=name: WRITERS[writer](name)))
-    }
-    assert not found
+    assert faults(WRITERS[writer], ["", f"folder/{LONG}", "file/x"]) == {}
     assert sorted(place.rglob("*")) == before
 
 
@@ -142,9 +123,7 @@ def _run(root: object) -> object:
 @pytest.mark.parametrize("door", [*READERS.values(), *WRITERS.values(), _run])
 def test_what_is_no_name_is_refused(place, door):
     write(place / "demo.ipynb", parameters())
-    names = [5, b"name", ["name"], "", "zero\0byte"]
-    outcomes = {repr(name): outcome(partial(door, name)) for name in names}
-    assert not {name: wrong for name, wrong in outcomes.items() if wrong}
+    assert faults(door, [5, b"name", ["name"], "", "zero\0byte"]) == {}
 
 
 def test_what_the_shell_has_opened_is_read(place):
@@ -175,7 +154,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_commands_say_so_in_one_sentence(place, monkeypatch, capfd, command):
+def test_commands_say_so_in_one_sentence(place, monkeypatch, capfd, patience, command):
     lm, load = tiny_lm.build(), models.load
     monkeypatch.setattr(
         models, "load", lambda name, **more: lm if name == "doclm" else load(name, **more)
@@ -183,26 +162,12 @@ def test_commands_say_so_in_one_sentence(place, monkeypatch, capfd, command):
     write(place / "demo.ipynb", parameters())
     Path("grid.yaml").write_text("x: [1, 2]")
     perturb.bind(lm.model, WM, KEY).save("key")
-    before, found = sorted(place.rglob("*")), {}
+    before = sorted(place.rglob("*"))
     for name in [*ODD, "/dev/null"]:
-        words = ["key" if word == "KEY" else word for word in [*command, name]]
-        try:
-            with patience():
-                code = cli.main(words)
-        except SystemExit as stopped:
-            code = stopped.code
-        except WaitedError:
-            code = "waits"
-        except Exception as error:
-            code = f"{type(error).__name__}: {error}"
+        signal.alarm(PATIENCE)
+        code = cli.main(["key" if word == "KEY" else word for word in [*command, name]])
         out, err = capfd.readouterr()
-        if (
-            code != cli.REFUSED
-            or out
-            or "Traceback" in err
-            or "Errno" in err
-            or not re.search("^(gaussmark|usage): ", err, re.MULTILINE)
-        ):
-            found[name[:40]] = (code, out, err[-200:])
-    assert not found
+        assert (code, out) == (cli.REFUSED, ""), name
+        assert re.search("^(gaussmark|usage): ", err, re.MULTILINE), name
+        assert not re.search("Traceback|Errno", err), (name, err)
     assert sorted(place.rglob("*")) == before

@@ -13,13 +13,12 @@ import jaxtyping
 import pytest
 import tiny_lm
 from secrecy import leaks
-from small_notebooks import code, parameters, write
+from small_notebooks import code, parameters, without_kernels, write
 
 from gaussmark_lib import generate, perturb
 from gaussmark_lib.beyond import schemes
 from gaussmark_lib.keys import Key
-from gaussmark_lib.workbench import cli, record, sweeps
-from gaussmark_lib.workbench.runs import kernel
+from gaussmark_lib.workbench import cli, sweeps
 
 DECLARED = 'key: str = ""\nmodel: str = ""\nseed: int = 0  # [0, 9] of the text'
 WORK = """
@@ -55,11 +54,8 @@ with perturb.watermarked(lm.model, other, k):
 
 def found_in(folder: Path, secret: bytes) -> dict[str, list[str]]:
     files = [path for path in folder.rglob("*") if path.is_file()]
-    return {
-        str(path.relative_to(folder)): forms
-        for path in files
-        if (forms := leaks(path.read_bytes(), secret))
-    }
+    leaked = {str(path.relative_to(folder)): leaks(path.read_bytes(), secret) for path in files}
+    return {name: forms for name, forms in leaked.items() if forms}
 
 
 def test_the_search_finds_what_it_is_for(tmp_path):
@@ -74,9 +70,8 @@ def test_the_search_finds_what_it_is_for(tmp_path):
     for form, content in planted.items():
         (tmp_path / form).write_bytes(content)
     for shift in range(3):
-        assert leaks(base64.urlsafe_b64encode(bytes(shift) + secret + b"more"), secret) == [
-            "base64"
-        ]
+        shifted = base64.urlsafe_b64encode(bytes(shift) + secret + b"more")
+        assert leaks(shifted, secret) == ["base64"]
     assert found_in(tmp_path, secret) == {form: [form] for form in planted}
     assert found_in(tmp_path, os.urandom(16)) == {}
 
@@ -92,15 +87,6 @@ def place(tmp_path, tmp_path_factory, monkeypatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(short))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     return tmp_path
-
-
-def _in_this_process(path, parameters, *, env, **options):
-    """``kernel.execute`` without a kernel."""
-    os.environ[record.RUN_DIR] = env[record.RUN_DIR]
-    names: dict = {}
-    for number, cell in enumerate(json.loads(path.read_text())["cells"]):
-        exec("".join(cell["source"]), names)
-        names.update(parameters if number == 0 else {})
 
 
 TYPED = """
@@ -162,16 +148,10 @@ def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):
     write(place / "fails.ipynb", parameters(DECLARED), code(WORK), code(FAILS))
     for line in TYPED.strip().splitlines():
         command(line)
-    monkeypatch.setenv(record.RUN_DIR, "")  # put back afterwards
-    monkeypatch.setattr(kernel, "execute", _in_this_process)
-    done = sweeps.sweep(
-        works,
-        {"seed": [1, 2]},
-        {"key": str(file), "model": model},
-        root=place / "records",
-        workers=1,
-        progress=False,
-    )
+    without_kernels(monkeypatch)
+    settings = {"root": place / "records", "workers": 1, "progress": False}
+    params = {"key": str(file), "model": model}
+    done = sweeps.sweep(works, {"seed": [1, 2]}, params, **settings)
     assert len(done.runs) == 2
     assert not done.failed
     printed += capfd.readouterr()

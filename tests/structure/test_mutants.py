@@ -38,11 +38,8 @@ def test_words_choose_files_and_what_is_gone_does_not_run():
     table = [Mutant(name, "a", "b", ("test_x.py",)) for name in names]
     gone = Mutant("gaussmark_lib/score.py", "c", "d", ("test_x.py",), gone="its line left")
     assert mutants.chosen([*table, gone], []) == table
-    assert [mutant.file for mutant in mutants.chosen([*table, gone], ["kgw", "score"])] == [
-        names[0],
-        names[1],
-        names[3],
-    ]
+    chosen = mutants.chosen([*table, gone], ["kgw", "score"])
+    assert chosen == [table[0], table[1], table[3]]
     assert mutants.chosen(table, ["notebooks", "gaussmark_lib"]) == []
 
 
@@ -77,13 +74,11 @@ FAULT = Mutant("gaussmark_lib/one.py", "return 1", "return 2", ("test_one.py",),
 @pytest.mark.parametrize(
     ("test", "outcome"),
     [
-        ("def test(): assert f() == 1", "caught"),
-        ("def test(): f()", "survived"),
         ("from gaussmark_lib.nothing import f", "broke"),
         ("import time; time.sleep(60)", "timed out"),
     ],
 )
-def test_outcomes(checkout, monkeypatch, test, outcome):
+def test_a_test_file_that_gives_no_answer_is_no_catch(checkout, monkeypatch, test, outcome):
     head = "from gaussmark_lib.one import f\n"
     (checkout / "tests" / "test_one.py").write_text(head + test)
     if outcome == "timed out":

@@ -5,7 +5,6 @@ from collections import defaultdict
 from pathlib import Path
 
 import nbformat
-import pytest
 
 from gaussmark_lib.files import EXPERIMENTS, NOTEBOOKS, ROOT
 
@@ -65,13 +64,7 @@ def _code(path: Path) -> str:
     return "\n".join(line for line in lines if not line.startswith(("%", "!")))
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("runs.save_figure(f, 'a'); record.save_table(t, 'b')", {"runs", "record"}),
-        ("workbench.record.headline(x)", {"workbench.record"}),
-        ("record.RUN_DIR; table.save('c')", set()),
-    ],
-)
-def test_a_second_spelling_is_noticed(source, found):
-    assert spellings(source) == found
+def test_a_second_spelling_is_noticed():
+    source = "runs.save_figure(f, 'a'); record.save_table(t, 'b'); workbench.record.headline(x)"
+    assert spellings(source) == {"runs", "record", "workbench.record"}
+    assert spellings("record.RUN_DIR; table.save('c')") == set()

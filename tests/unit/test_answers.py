@@ -34,8 +34,10 @@ def records(monkeypatch, tmp_path):
 
 
 def test_the_real_model_speaks_first_and_an_undecided_run_says_so(records):
-    said = answers.answer("05_quality", STATEMENT, Estimate(1.2, 0.7, 1.9, 16), OPTIONS).data
-    first, second, here = said.splitlines()
+    estimate = Estimate(1.2, 0.7, 1.9, 16)
+    said = answers.answer("05_quality", STATEMENT, estimate, OPTIONS, heading="Price / law").data
+    heading, _, first, second, here = said.splitlines()
+    assert heading == "Price / law:"
     assert first == "- **SmolLM2** (reference): **less**, 0.840 (0.800 to 0.880), n = 300"
     assert second == "- **doclm** (reference): 1.33 (n = 3, too few for an interval)"
     assert here.startswith("- this run: 1.2 (0.7 to 1.9), n = 16, too few to decide between")
@@ -54,12 +56,6 @@ def test_a_record_without_a_number_says_nothing(records):
     none = Estimate(math.nan, math.nan, math.nan, 9)
     said = answers.answer("05_quality", lambda _: none, Estimate(0.1, 0.0, 0.2, 9), OPTIONS).data
     assert "reference" not in said
-
-
-def test_a_heading_says_what_the_numbers_are(records):
-    here = Estimate(2.0, 1.5, 2.5, 9)
-    said = answers.answer("05_quality", STATEMENT, here, OPTIONS, heading="Price / law").data
-    assert said.startswith("Price / law:\n\n- **SmolLM2** (reference): **less**")
 
 
 def test_an_interval_between_two_ranges_makes_no_prediction_true():
@@ -96,18 +92,10 @@ def test_a_statement_may_be_computed_from_the_table_of_a_record(records):
 
 def test_each_run_has_its_line(records):
     table = answers.beside(pd.DataFrame({"x": [9.0]}), "05_quality", "prices")
-    said = answers.by_run(table, lambda rows: f"x is {rows['x'].iloc[0]}").data
-    assert said.splitlines() == [
-        "- **SmolLM2** (reference): x is 0.84",
-        "- **doclm** (reference): x is 1.33",
-        "- this run: x is 9.0",
-    ]
-
-
-def test_a_table_of_records_alone_has_no_line_of_this_run():
-    table = pd.DataFrame({"run": ["SmolLM2", "doclm"], "x": [1, 2]})
-    said = answers.by_run(table, lambda rows: f"x = {rows['x'].iloc[0]}").data
-    assert said == "- **SmolLM2** (reference): x = 1\n- **doclm** (reference): x = 2"
+    words = ["**SmolLM2** (reference): x is 0.84", "**doclm** (reference): x is 1.33"]
+    for n_runs, wanted in ((2, words), (3, [*words, "this run: x is 9.0"])):
+        said = answers.by_run(table[:n_runs], lambda rows: f"x is {rows['x'].iloc[0]}").data
+        assert said.splitlines() == [f"- {line}" for line in wanted]
 
 
 def test_a_caption_has_the_sizes_of_all_runs(records):

@@ -60,11 +60,8 @@ def _imported(folder: Path) -> set[str]:
 def _undeclared(imported: set[str], declared: list[Requirement]) -> set[str]:
     known = {canonicalize_name(requirement.name) for requirement in declared}
     distributions = metadata.packages_distributions()
-    return {
-        name
-        for name in imported
-        if not known & set(map(canonicalize_name, distributions.get(name, [name])))
-    }
+    names = {name: distributions.get(name, [name]) for name in imported}
+    return {name for name, of_it in names.items() if not known & {*map(canonicalize_name, of_it)}}
 
 
 def test_what_is_imported_is_declared():
@@ -193,10 +190,7 @@ def test_threads_that_wait_do_not_spin_for_long_unless_the_user_wants_it(
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     if chosen:
         monkeypatch.setenv("GOMP_SPINCOUNT", chosen)
-    command = [
-        sys.executable,
-        "-c",
-        "import os, gaussmark_lib; print(os.environ['GOMP_SPINCOUNT'])",
-    ]
+    script = "import os, gaussmark_lib; print(os.environ['GOMP_SPINCOUNT'])"
+    command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == expected

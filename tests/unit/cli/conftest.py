@@ -21,3 +21,8 @@ def keys(lm, tmp_path) -> list[str]:
         str(perturb.bind(lm.model, wm, Key.from_seed(seed)).save(tmp_path / f"key{seed}.json"))
         for seed in (1, 2)
     ]
+
+
+@pytest.fixture
+def detect(keys) -> list[str]:
+    return ["detect", "--key", keys[0]]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import tiny_lm
 import torch
-from command_lines import answer
+from command_lines import answer, lines, refusal, rows
 from scipy import special
 from scipy.stats import norm
 
@@ -24,12 +24,11 @@ WM, KEY = Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1)
 
 
 def test_the_card_is_that_of_the_key_and_holds_no_secret(tmp_path, lm, capsys, monkeypatch):
-    content = [{"text": f"{i} is a number to count to, and {i + 1} follows it."} for i in range(16)]
-    file, card = tmp_path / "texts.jsonl", tmp_path / "card.json"
-    file.write_text("".join(json.dumps(row) + "\n" for row in content))
+    content = [f"{i} is a number to count to, and {i + 1} follows it." for i in range(16)]
+    file, card = lines(tmp_path / "texts.jsonl", content), tmp_path / "card.json"
     key = Key.from_seed(9)
     key_file = perturb.bind(lm.model, WM, key).save(tmp_path / "key")
-    words = ["audit", str(tmp_path / "card"), "--key", str(key_file), "--text", str(file)]
+    words = ["audit", str(tmp_path / "card"), "--key", str(key_file), "--text", file]
     words += ["--texts", "6", "--tokens", "12", "--keys", "5"]
 
     def full(*_):
@@ -58,14 +57,13 @@ def test_the_card_is_that_of_the_key_and_holds_no_secret(tmp_path, lm, capsys, m
     assert row["threshold"] == 0, "too few texts to say"
     assert "flagged" in out
     assert key.secret.hex() not in card.read_text() + out
-    assert answer(capsys, *words)[0] == cli.REFUSED, "it is never overwritten"
+    assert "expected a new name" in refusal(capsys, *words), "it is never overwritten"
 
 
 @pytest.mark.parametrize("scheme", ["KGW-2", "Gumbel-max", "SynthID"])
 def test_the_card_of_a_key_of_any_scheme(tmp_path, lm, scheme):
     key = perturb.bind(lm.model, WM, Key.from_seed(9))
-    file = key.save(tmp_path / "key")
-    card = audit.card(file, "tiny", ["licences"], 24, 12, 0, scheme)
+    card = audit.card(key.save(tmp_path / "key"), "tiny", ["licences"], 24, 12, 0, scheme)
     human = texts.human(lm, "licences", 24, 32 + 12)
     [one] = schemes.named(WM, key, [scheme]).values()
     p = one.score(lm.model, [[]] * 24, [ids[32:] for ids in human])["p_value"]
@@ -189,35 +187,23 @@ def test_tokens_without_a_mark_reach_the_level_as_often_as_it_says(name):
     assert power.by_sum(certain, n + context, level, scheme=name) == pytest.approx(1)
 
 
-def test_power_is_predicted_by_kind(tmp_path, lm, capsys):
-    file = perturb.bind(lm.model, WM, Key.from_seed(9)).save(tmp_path / "key")
-    words = ["power", "--key", str(file), "--text", "docs", "--texts", "6", "--tokens", "12"]
-    code, out, _ = answer(capsys, *words, "--json")
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert (code, len(rows), {row["kind"] for row in rows}) == (0, 9, {"docs"})
-    needed = [row["value"] for row in rows]
-    assert needed[:3] == sorted(needed[:3])
+def test_power_is_predicted_by_kind(tmp_path, keys, capsys):
+    words = ["power", "--key", keys[0], "--text", "docs", "--texts", "6", "--tokens", "12"]
+    for scheme in ("GaussMark", "output biases"):  # the second only writes and scores
+        code, found, _ = rows(capsys, *words, "--scheme", scheme)
+        assert (code, len(found), {row["kind"] for row in found}) == (0, 9, {"docs"})
+        needed = [row["value"] for row in found[:3]]
+        assert needed == sorted(needed)
+    assert all(row["low"] < row["value"] < row["high"] for row in found[:3])
     assert "power 0.99" in answer(capsys, *words, "--scheme", "SynthID")[1]
-    assert answer(capsys, *words, "--scheme", "KGW-3")[0] == cli.REFUSED
-    assert answer(capsys, *words[:-1], "4", "--scheme", "SynthID")[0] == cli.REFUSED
+    refusal(capsys, *words, "--scheme", "KGW-3")
+    refusal(capsys, *words[:-1], "4", "--scheme", "SynthID")
     code, out, _ = answer(capsys, *words)
     assert code == 0
     assert "." not in out.splitlines()[3].partition("  1e-06")[2], "tokens are whole"
     code, out, _ = answer(capsys, *words, "--temperature", "0.5", "--top-p", "0.9")
-    assert (code, "at temperature 0.5 and top-p 0.9" in " ".join(out.split())) == (0, True)
-    code, _, err = answer(capsys, *words, "--temperature", "0")
-    assert (code, "expected more than 0" in err) == (cli.REFUSED, True)
-
-
-def test_a_scheme_that_only_writes_and_scores_has_a_power(tmp_path, lm, capsys):
-    file = perturb.bind(lm.model, WM, Key.from_seed(9)).save(tmp_path / "key")
-    words = ["power", "--key", str(file), "--text", "docs", "--texts", "6", "--tokens", "12"]
-    code, out, _ = answer(capsys, *words, "--scheme", "output biases", "--json")
-    rows = [json.loads(line) for line in out.splitlines()]
-    needed = [row["value"] for row in rows[:3]]
-    assert (code, len(rows)) == (0, 9)
-    assert needed == sorted(needed)
-    assert all(row["low"] < row["value"] < row["high"] for row in rows[:3])
+    assert "at temperature 0.5 and top-p 0.9" in " ".join(out.split())
+    assert "expected more than 0" in refusal(capsys, *words, "--temperature", "0")
 
 
 def test_its_power_at_the_length_of_its_texts_is_the_share_that_is_detected(lm):

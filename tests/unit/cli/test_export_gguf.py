@@ -5,12 +5,9 @@ import os
 import gguf
 import pytest
 import tiny_gguf
-from command_lines import answer, rows
+from command_lines import answer, refusal, rows
 
 from gaussmark_lib.beyond.release import requantised
-from gaussmark_lib.beyond.tracing import Codebook
-from gaussmark_lib.keys import Key
-from gaussmark_lib.workbench import cli
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*plain English paragraph:UserWarning")
 WEIGHT = "model.layers.1.mlp.down_proj.weight"
@@ -56,8 +53,8 @@ def test_the_suspect_and_the_base_may_have_different_types(base, key, tmp_path, 
     requantised.write(marked, coarse, "Q4_0")
     code, [row], _ = rows(capsys, "verify", coarse, "--base", base, "--key", key)
     assert (code, row["verdict"]) == (0, "carries the key")
-    requantised.write(base, tmp_path / "plain.gguf", "Q4_0")
     plain = str(tmp_path / "plain.gguf")
+    requantised.write(base, plain, "Q4_0")
     code, [row], _ = rows(capsys, "verify", plain, "--base", base, "--key", key)
     assert (code, row["verdict"]) == (0, "does not carry the key")
 
@@ -76,27 +73,8 @@ def test_what_is_refused_says_why(base, key, tmp_path, capsys):
         (["export", new, "--model", base, "--type", "q4_k"], "'q4_k' is not one of"),
         (["verify", marked, "--base", marked], "a checkpoint with the watermark"),
     ):
-        code, out, err = answer(capsys, *words, "--key", key)
-        assert (code, out) == (cli.REFUSED, ""), words
-        assert why in err
+        assert why in refusal(capsys, *words, "--key", key)
     assert sorted(os.listdir(tmp_path)) == ["marked.gguf", "my.key", "plain.gguf"]
-
-
-def test_a_marked_file_is_marked_once(base, key, tmp_path, capsys):
-    marked = tmp_path / "marked.gguf"
-    again = tmp_path / "again.gguf"
-    answer(capsys, "export", str(marked), "--model", base, "--key", key)
-    code, *_ = answer(capsys, "export", str(again), "--model", str(marked), "--key", key)
-    assert code == 0
-    assert again.read_bytes() == marked.read_bytes()
-
-
-def test_the_copy_of_a_user_of_a_codebook(base, key, tmp_path, capsys):
-    marked = str(tmp_path / "marked.gguf")
-    words = ["--key", key, "--codebook", "30", "--user", "7"]
-    assert answer(capsys, "export", marked, "--model", base, *words)[0] == 0
-    users_key = Codebook(Key.load(key), 30).key(7)
-    assert gguf.GGUFReader(marked).get_field("gaussmark.key_id").contents() == users_key.key_id
 
 
 def test_a_folder_of_a_gguf_model_is_safetensors_as_before(base, key, tmp_path, capsys):

@@ -2,30 +2,22 @@
 
 import csv
 import gzip
-import io
 import json
-import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
-from command_lines import answer, lines, rows
-from scipy.stats import binom
+from command_lines import answer, lines, refusal, rows
 
-from gaussmark_lib import generate, models, perturb, stats
+from gaussmark_lib import perturb
 from gaussmark_lib.beyond import tracing
 from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.engine import typography
-from gaussmark_lib.gradients import norms
 from gaussmark_lib.keys import Key
 from gaussmark_lib.weights import Watermark
 from gaussmark_lib.workbench import cli
 
 TEXTS = ["Returns the mean,\nof the values.", "A list of all names."]
-
-
-@pytest.fixture
-def detect(keys) -> list[str]:
-    return ["detect", "--key", keys[0]]
 
 
 def table(path, texts=TEXTS, names=("id", "text")) -> str:
@@ -34,23 +26,14 @@ def table(path, texts=TEXTS, names=("id", "text")) -> str:
     return str(path)
 
 
-def array(path, texts=TEXTS) -> str:
-    path.write_text(json.dumps(texts))
-    return str(path)
-
-
 def test_every_kind_of_file_gives_the_answers_of_json_lines(detect, tmp_path, capsys):
     _, wanted, _ = rows(capsys, *detect, lines(tmp_path / "two.jsonl", TEXTS))
     crlf = [text.replace("\n", "\r\n") for text in TEXTS]
     packed = tmp_path / "two.csv.gz"
     packed.write_bytes(gzip.compress((tmp_path / table(tmp_path / "two.csv")).read_bytes()))
-    names = [
-        lines(tmp_path / "CRLF.JSONL", crlf),
-        table(tmp_path / "TWO.CSV", crlf),
-        array(tmp_path / "two.json"),
-        str(packed),
-    ]
-    for name in names:
+    (tmp_path / "two.json").write_text(json.dumps(TEXTS))
+    of_windows = [lines(tmp_path / "CRLF.JSONL", crlf), table(tmp_path / "TWO.CSV", crlf)]
+    for name in (*of_windows, str(tmp_path / "two.json"), str(packed)):
         code, found, _ = rows(capsys, *detect, name)
         assert (code, [row["psi"] for row in found]) == (0, [row["psi"] for row in wanted]), name
     code, found, _ = rows(capsys, *detect, table(tmp_path / "b.csv", names=("id", "body")))
@@ -75,8 +58,6 @@ def test_line_ends_are_one_wherever_a_text_or_prompt_comes_from(detect, tmp_path
     ("name", "content", "why"),
     [
         ("a.csv", b"id,score\n1,2\n", "expected a column 'text', or only one column with words"),
-        ("a.csv", b"title,body\na,b\n", "name it with --column"),
-        ("a.csv", b"", "got no row"),
         ("a.json", b'["a', "broken JSON"),
         ("a.docx", b"PK\x03\x04", "save it as plain text (.txt)"),
         ("a.csv.gz", gzip.compress(b"text\nlong\n", mtime=0)[:-9], "expected a whole gzip file"),
@@ -88,20 +69,14 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_sentence(
     (tmp_path / name).write_bytes(content)
     file = str(tmp_path / name)
     for words in ([*detect, file], ["generate", "--key", keys[0], "--file", file]):
-        code, out, err = answer(capsys, *words)
-        assert (code, out, len(err.splitlines())) == (cli.REFUSED, "", 1)
+        err = refusal(capsys, *words)
+        assert len(err.splitlines()) == 1
         assert err.startswith(f"gaussmark: {file}: cannot read the file: ")
         if words[0] == "detect":
             assert why in err
     good = lines(tmp_path / "good.jsonl", TEXTS)
     code, found, _ = rows(capsys, *detect, file, good)
     assert (code, ["error" in row for row in found]) == (cli.answers.PARTLY, [True, False, False])
-
-
-def test_a_column_that_is_not_there_is_named(detect, tmp_path, capsys):
-    code, _, err = answer(capsys, *detect, table(tmp_path / "a.csv"), "--column", "body")
-    assert code == cli.REFUSED
-    assert "expected a column 'body', got the columns 'id', 'text'" in err
 
 
 def test_a_folder_s_documents_are_named_and_left_out(detect, tmp_path, capsys):
@@ -115,27 +90,19 @@ def test_a_folder_s_documents_are_named_and_left_out(detect, tmp_path, capsys):
     assert f"left out 1 files that are not plain text, such as '{folder}/b.docx'" in err
 
 
-@pytest.mark.parametrize("written", [table, array])
-def test_results_of_tables_and_arrays_go_on_where_they_ended(detect, tmp_path, capsys, written):
-    file = written(tmp_path / f"t{'.csv' if written is table else '.json'}", TEXTS * 2)
-    out = tmp_path / "out.jsonl"
-    words = [*detect, file, "--out", str(out), "--batch", "1"]
-    assert answer(capsys, *words)[0] == 0
-    complete = out.read_bytes()
-    first = complete.splitlines(keepends=True)[0]
-    out.write_bytes(first + b'{"digest": "')
-    code, _, err = answer(capsys, *words)
-    assert (code, "1 texts were answered by an earlier run" in err) == (0, True)
-    assert len(out.read_bytes().splitlines()) == 4
-
-
-def test_prompts_of_a_table_are_continued(lm, keys, tmp_path, capsys):
-    words = ["generate", "--key", keys[0], "--tokens", "5", "--file"]
+def test_prompts_of_a_table_are_continued(lm, keys, tmp_path, capsys, typed):
+    words = ["generate", "--key", keys[0], "--tokens", "5"]
     prompts = ["The function", "A list of"]
-    _, wanted, _ = rows(capsys, *words, lines(tmp_path / "p.jsonl", prompts, field="prompt"))
-    _, found, _ = rows(capsys, *words, table(tmp_path / "p.csv", prompts, ("id", "prompt")))
-    assert [row["text"] for row in found] == [row["text"] for row in wanted]
-    assert [row["prompt"] for row in found] == prompts
+    _, wanted, _ = rows(capsys, *words, *prompts)
+    file = table(tmp_path / "p.csv", prompts, ("id", "prompt"))
+    content = (tmp_path / "p.csv").read_bytes()
+    typed(content)
+    for source in (["--file", file], ["-", "--format", "csv"]):
+        _, found, _ = rows(capsys, *words, *source)
+        assert [row["text"] for row in found] == [row["text"] for row in wanted]
+        assert [row["prompt"] for row in found] == prompts
+    typed(content)
+    assert "--format csv" in refusal(capsys, *words, "-")
 
 
 def test_a_card_and_a_prediction_take_these_files(lm, tmp_path, capsys):
@@ -146,11 +113,9 @@ def test_a_card_and_a_prediction_take_these_files(lm, tmp_path, capsys):
     cards, powers = [], []
     for file in (lines(tmp_path / "t.jsonl", texts), table(tmp_path / "t.csv", texts)):
         words = ["--key", key, "--text", file, *sizes]
-        card = tmp_path / f"card{len(cards)}"
-        code, _, err = answer(capsys, "audit", str(card), *words, "--keys", "4")
-        assert code == 0, err
-        [row] = json.loads(card.with_suffix(".json").read_text())["kinds"].values()
-        cards.append(row)
+        card = f"{file}_card"
+        assert answer(capsys, "audit", card, *words, "--keys", "4")[0] == 0
+        cards += json.loads(Path(f"{card}.json").read_text())["kinds"].values()
         code, found, _ = rows(capsys, "power", *words)
         powers.append([row["value"] for row in found])
         assert code == 0
@@ -206,51 +171,7 @@ def test_normalise_changes_nothing_for_plain_text_alone_or_among_others(detect, 
     assert alone["psi"] == pytest.approx(found[1]["psi"], abs=1e-4)
     out = ["--out", str(tmp_path / "out.jsonl")]
     answer(capsys, *detect, file, *out)
-    code, _, err = answer(capsys, *detect, file, *out, "--normalise")
-    assert (code, "name another file" in err) == (cli.REFUSED, True)
-
-
-def test_normalise_recovers_a_text_of_the_embedded_model(tmp_path, capsys):
-    """Its spaces became non-breaking, which is undone exactly; or its own lines were joined and
-    wrapped at another width, of which a part is undone.
-    """
-    lm = models.load("doclm")
-    weight = models.default_weight(lm.model)
-    ids = lm.encode("Returns the mean of the values along the given axis, as an array.")
-    [plain] = generate.sample(lm.model, [ids], 150, seed=2)
-    norm = norms(lm.model, [ids], [plain], [weight])["grad_norm"]
-    wm = Watermark(weight, stats.sigma_for_psi(norm, 5.0))
-    key = perturb.bind(lm.model, wm, Key.from_seed(6))
-    file = str(key.save(tmp_path / "key"))
-    with perturb.watermarked(lm.model, wm, key):
-        [marked] = generate.sample(lm.model, [ids], 150, seed=2)
-    text = lm.decode(marked)
-    words = ["detect", "--key", file, "--text"]
-    [before] = rows(capsys, *words, text)[1]
-    spaces, wrapped = text.replace(" ", "\u00a0"), textwrap.fill(text, 72)
-    for changed in (spaces, wrapped):
-        [given] = rows(capsys, *words, changed)[1]
-        [both] = rows(capsys, *words, changed, "--normalise")[1]
-        assert given["psi"] < before["psi"] - 0.5
-        if changed == spaces:
-            assert both["psi_normalised"] == pytest.approx(before["psi"], abs=0.05)
-            assert both["verdict"] == "detected"
-            assert before["p_value"] * 0.9 < both["p_value"] < before["p_value"] * 2.1
-        assert both["psi"] > given["psi"]
-
-
-def test_the_level_of_normalise_is_exact_over_keys(lm, tmp_path, capsys):
-    """By the command, over 2,500 keys, in the exact 99% interval."""
-    n = 2_500
-    wm = Watermark("model.layers.1.mlp.down_proj.weight", 0.2)
-    words = ["detect", "--normalise", "--text", ODD]
-    for seed in range(n):
-        key = perturb.bind(lm.model, wm, Key.from_seed(5_000 + seed))
-        words += ["--key", str(key.save(tmp_path / f"{seed}.key"))]
-    code, found, _ = rows(capsys, *words)
-    assert (code, len(found)) == (0, n)
-    low, high = binom.ppf([0.005, 0.995], n, 0.05)
-    assert low <= sum(row["p_value"] <= 0.05 for row in found) <= high
+    assert "name another file" in refusal(capsys, *detect, file, *out, "--normalise")
 
 
 def test_a_text_of_spaces_alone_has_one_version(detect, capsys):
@@ -258,36 +179,23 @@ def test_a_text_of_spaces_alone_has_one_version(detect, capsys):
     assert rows(capsys, *words, "--normalise")[1][0]["psi"] == rows(capsys, *words)[1][0]["psi"]
 
 
-def as_lines(texts) -> str:
-    return "".join(json.dumps({"text": text, "id": 1}) + "\n" for text in texts)
-
-
-def as_table(texts) -> str:
-    rows = [["id", "text"], *([1, text] for text in texts)]
-    file = io.StringIO()
-    csv.writer(file).writerows(rows)
-    return file.getvalue()
-
-
-FORMATS = {"csv": as_table, "json": json.dumps, "jsonl": as_lines}
-
-
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["csv", "json", "jsonl"])
 def test_standard_input_of_several_texts_is_read_as_named_and_refused_without_a_name(
     detect, tmp_path, capsys, typed, format
 ):
     _, wanted, _ = rows(capsys, *detect, lines(tmp_path / "two.jsonl", TEXTS))
-    content = FORMATS[format](TEXTS).encode()
+    table(tmp_path / "two.csv")
+    (tmp_path / "two.json").write_text(json.dumps(TEXTS))
+    content = (tmp_path / f"two.{format}").read_bytes()
     typed(content)
     code, found, _ = rows(capsys, *detect, "-", "--format", format)
     assert (code, [row["psi"] for row in found]) == (0, [row["psi"] for row in wanted])
     assert [row["text"][:2] for row in found] == ["-:", "-:"]
     typed(content)
-    code, out, err = answer(capsys, *detect, "-")
-    assert (code, out, len(err.splitlines())) == (cli.REFUSED, "", 1)
+    err = refusal(capsys, *detect, "-")
+    assert len(err.splitlines()) == 1
     assert f"say --format {format} to read each, or --format text" in err
-    short = FORMATS[format](["One.", "Two."]).encode()
-    typed(short)
+    typed(content)
     code, found, _ = rows(capsys, *detect, "-", "--format", "text")
     assert (code, [row["text"] for row in found]) == (0, ["-"])
 
@@ -309,21 +217,12 @@ def test_one_text_that_is_no_file_of_several_is_read(detect, capsys, typed, cont
     assert (code, len(found)) == (0, 1)
 
 
-def test_prompts_on_standard_input_are_read_as_named(lm, keys, capsys, typed):
-    words = ["generate", "--key", keys[0], "--tokens", "5"]
-    _, wanted, _ = rows(capsys, *words, "The function", "A list of")
-    content = b"prompt,id\nThe function,1\nA list of,2\n"
-    typed(content)
-    _, found, _ = rows(capsys, *words, "-", "--format", "csv")
-    assert [row["text"] for row in found] == [row["text"] for row in wanted]
-    typed(content)
-    code, _, err = answer(capsys, *words, "-")
-    assert (code, "--format csv" in err) == (cli.REFUSED, True)
-
-
-def test_a_column_of_standard_input(detect, tmp_path, capsys, typed):
-    _, wanted, _ = rows(capsys, *detect, table(tmp_path / "a.csv", names=("id", "body")))
+def test_a_column_is_named_and_refused_if_it_is_not_there(detect, tmp_path, capsys, typed):
+    file = table(tmp_path / "a.csv", names=("id", "body"))
+    _, wanted, _ = rows(capsys, *detect, file)
     typed((tmp_path / "a.csv").read_bytes())
     words = ["-", "--format", "csv", "--column", "body"]
     _, found, _ = rows(capsys, *detect, *words)
     assert [row["psi"] for row in found] == [row["psi"] for row in wanted]
+    err = refusal(capsys, *detect, file, "--column", "essay")
+    assert "expected a column 'essay', got the columns 'id', 'body'" in err

@@ -28,12 +28,8 @@ def _run(**results) -> records.Run:
 def test_numbers_for_a_reader():
     estimate = {"level": 0.05, "value": 0.93751, "low": 0.69771, "high": 1.0, "n": 16}
     run = _run(headline=estimate, n=12345, by={"α": 0.5}, power=estimate, claims=[{}], checks=[{}])
-    expected = {
-        "n": "12,345",
-        "by · α": "0.5",
-        "power": "0.9375 (0.6977 to 1), level = 0.05, n = 16",
-    }
-    assert run.numbers == expected
+    power = "0.9375 (0.6977 to 1), level = 0.05, n = 16"
+    assert run.numbers == {"n": "12,345", "by · α": "0.5", "power": power}
 
 
 @pytest.mark.parametrize(
@@ -50,19 +46,13 @@ def test_a_share_is_given_in_percent_and_a_ratio_is_not(changed, shown):
     share = {"value": 0.9, "low": 0.8, "high": 1.0, "n": 40, "unit": "", "sentence": "detected"}
     line = _run(headline=share | changed).headline
     assert (line.name, line.value) == ("detected", shown)
-
-
-def test_no_headline():
     assert _run().headline is None
 
 
 def test_a_record_is_replaced_only_if_it_is_to_be(tmp_path):
     target = tmp_path / "demo" / "id"
-    for who, replace, kept in [
-        ("first", False, "first"),
-        ("second", False, "first"),
-        ("third", True, "third"),
-    ]:
+    for who, replace in (("first", False), ("second", False), ("third", True)):
+        kept = "third" if replace else "first"
         with records.hidden(target) as partial:
             records.place(_complete(partial, who), target, replace=replace)
             assert [path.name[0] for path in target.parent.iterdir() if path != target] == ["."]
@@ -73,12 +63,7 @@ def test_a_record_is_replaced_only_if_it_is_to_be(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [
-        ("status", None),
-        ("params", "3"),
-        ("results", "[" * 100_000),
-        ("results", "\xff"),
-    ],
+    [("status", None), ("params", "3"), ("results", "[" * 100_000), ("results", "\xff")],
 )
 def test_a_damaged_record_is_none_and_that_is_told(tmp_path, caplog, name, content):
     folder = _complete(tmp_path, "me")
@@ -98,13 +83,6 @@ def test_what_never_was_a_record_is_none_in_silence(tmp_path, caplog):
     status = _complete(tmp_path, "me") / "status.json"
     files.write_json(status, STATUS | {"status": "failed"})
     assert records.load(tmp_path) is None
-    assert caplog.messages == []
-
-
-def test_a_reference_folder_without_a_record_is_not_damaged(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(files, "RUNS", tmp_path)
-    (tmp_path / "reference" / "speed").mkdir(parents=True)
-    assert records.reference("16_speed") is None
     assert caplog.messages == []
 
 

@@ -76,11 +76,7 @@ def _write(path: Path, content: str) -> None:
         ("import numpy, gaussmark_lib.keys as k", {"keys"}),
         ("def f():\n    from gaussmark_lib import normal", {"normal"}),
         ("from gaussmark_lib import circle", {"circle", "score", "normal", "keys"}),
-        (
-            "from gaussmark_lib.workbench import plots\n"
-            "from gaussmark_lib.workbench.plots import bars",
-            {"workbench"},
-        ),
+        ("from gaussmark_lib.workbench.plots import bars", {"workbench"}),
         ("from gaussmark_lib.rooms import two", {"rooms", "rooms.one", "rooms.two"}),
         ("from gaussmark_lib import Key, score", {"score", "normal", "keys"}),
         ("from gaussmark_lib import Key as K", {"keys"}),

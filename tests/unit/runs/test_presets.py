@@ -149,11 +149,8 @@ def test_beside_a_measured_number_stand_the_papers_for_its_model_or_for_all():
     assert bounds["most"].tolist()[-1] == 40
 
 
-OF_ONE_NOTEBOOK = [
-    path.stem
-    for path in tracked.PRESETS
-    if path not in SHARED_PRESETS and presets._kind(path) == "preset"
-]
+OTHERS = [path for path in tracked.PRESETS if path not in SHARED_PRESETS]
+OF_ONE_NOTEBOOK = [path.stem for path in OTHERS if presets._kind(path) == "preset"]
 
 
 @pytest.mark.parametrize("name", OF_ONE_NOTEBOOK)

@@ -23,6 +23,7 @@ from gaussmark_lib.workbench.runs import folder as records
 from gaussmark_lib.workbench.runs import forks, kernel
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
+pytestmark = pytest.mark.usefixtures("same_library")
 RECORDING = """
 from gaussmark_lib.workbench import record
 import os, sys
@@ -36,12 +37,6 @@ record.record({"threads": torch and torch.get_num_threads(), "pid": os.getpid()}
 record.record({"group": os.getpgid(0)})
 record.record({"folder": os.getcwd(), "named": os.environ.get("NAMED"), "main": __name__})
 """
-
-
-@pytest.fixture(autouse=True)
-def _same_library(monkeypatch):
-    """The id of a question stays, whoever edits the library meanwhile."""
-    monkeypatch.setattr(notebooks.Notebook, "code", "tested")
 
 
 @pytest.fixture
@@ -216,18 +211,6 @@ def test_force_runs_again_and_replaces_only_by_a_complete_record(tmp_path, cells
     assert _folders(tmp_path) == [first.id], "the failure has been answered"
 
 
-def test_the_first_of_two_processes_is_kept(tmp_path, cells, demo):
-    def slow(folder):
-        cells(_recording("fast"))
-        _run(demo, tmp_path)  # the other process, meanwhile
-        _recording("slow")(folder)
-
-    cells(slow)
-    run = _run(demo, tmp_path)
-    assert run.results == {"is": "fast"}
-    assert _folders(tmp_path) == [run.id]
-
-
 def test_a_damaged_record_is_run_again(tmp_path, cells, demo):
     cells(lambda folder: None)
     first = _run(demo, tmp_path)
@@ -264,9 +247,7 @@ def test_a_disk_that_fills_up_leaves_no_files(tmp_path, monkeypatch, cells, demo
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are forks on Linux only")
 def test_every_numbered_notebook_may_be_a_fork():
-    assert [
-        path.stem for path in notebooks.numbered() if not forks.may_fork(path.read_text())
-    ] == []
+    assert all(forks.may_fork(path.read_text()) for path in notebooks.numbered())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are forks on Linux only")

@@ -1,13 +1,12 @@
 """A notebook that waits, fails or kills on demand, and an undisturbed sweep over it."""
 
-import json
 from collections.abc import Iterator
 
 import pytest
+from small_notebooks import without_kernels
 from sweep_places import Place
 
-from gaussmark_lib.workbench import record, sweeps
-from gaussmark_lib.workbench.runs import kernel
+from gaussmark_lib.workbench import sweeps
 
 
 @pytest.fixture(scope="session")
@@ -36,14 +35,4 @@ def undisturbed(sweep_place, tmp_path_factory) -> sweeps.Sweep:
 
 @pytest.fixture
 def in_this_process(monkeypatch):
-    """Cells run without kernels, one run at a time."""
-
-    def execute(path, parameters, *, env, **options):
-        monkeypatch.setenv(record.RUN_DIR, env[record.RUN_DIR])
-        cells = [cell["source"] for cell in json.loads(path.read_text())["cells"]]
-        names: dict = {}
-        exec("".join(cells[0]), names)
-        names.update(parameters)
-        exec("".join(cells[1]), names)
-
-    monkeypatch.setattr(kernel, "execute", execute)
+    without_kernels(monkeypatch)

@@ -5,7 +5,6 @@ from small_notebooks import parameters, write
 
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.workbench.runs import notebook as notebooks
-from gaussmark_lib.workbench.runs import presets
 from gaussmark_lib.workbench.sweeps import grid
 
 PARAMETERS = """
@@ -100,10 +99,3 @@ def test_a_grid_that_is_none(notebook, given, problem):
 def test_a_grid_of_millions_is_counted_and_not_built(notebook, given, n):
     with pytest.raises(ParameterError, match=f"expected at most 10,000 runs, got {n};"):
         grid.runs(notebook, {name: list(values) for name, values in given.items()})
-
-
-@pytest.mark.parametrize(
-    ("number", "example"), [("03", "detectability_grid"), ("04", "layer_sigma_sweep_grid")]
-)
-def test_the_example_grids_fit_their_notebooks(number, example):
-    assert len(grid.runs(notebooks.load(number), presets.read(example, "grid"))) == 6

@@ -101,13 +101,9 @@ if __name__ == "__main__":
 @contextmanager
 def _scheduler(folder: Path) -> Iterator[tuple[str, subprocess.Popen]]:
     (folder / "scheduler.py").write_text(SCHEDULER)
-    process = subprocess.Popen(
-        [sys.executable, str(folder / "scheduler.py")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    command = [sys.executable, str(folder / "scheduler.py")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
         yield process.stdout.readline().strip(), process
         process.stdin.close()
 
@@ -155,20 +151,11 @@ def slurm(tmp_path, monkeypatch) -> Path:
 
 
 def test_jobs_are_submitted_work_and_are_cancelled(slurm, tmp_path):
-    source = """
-import os
-from gaussmark_lib.workbench import record
-record.record({'job': os.getppid()})
-"""
-    notebook = write(tmp_path / "demo.ipynb", parameters(), code(source))
-    done = sweeps.sweep(
-        notebook,
-        {"x": [1, 2]},
-        cluster=slurm,
-        gpus_per_run=1,
-        root=tmp_path / "records",
-        progress=False,
-    )
+    source = "from gaussmark_lib.workbench import record; record.record({'job': os.getppid()})"
+    cells = parameters(), code("import os"), code(source)
+    notebook = write(tmp_path / "demo.ipynb", *cells)
+    settings = {"cluster": slurm, "gpus_per_run": 1, "root": tmp_path / "records"}
+    done = sweeps.sweep(notebook, {"x": [1, 2]}, progress=False, **settings)
     assert done.results["status"].tolist() == ["complete"] * 2
     workers = [psutil.Process(pid) for pid in set(done.results["job"]) if psutil.pid_exists(pid)]
     _, alive = psutil.wait_procs(workers, timeout=20)
