@@ -67,16 +67,6 @@ def test_a_help_fits_on_a_screen_and_has_examples_that_the_parser_takes(
         parse(typed)
 
 
-def test_the_panels_are_those_of_the_options(capsys):
-    shown = panels(answer(capsys, "detect", "--help")[1])
-    assert shown["Options"] == [
-        "--key", "--text", "--model", "--prompt", "--level", "--normalise", "--json", "--help",
-    ]  # fmt: skip
-    assert shown["Advanced"] == [
-        "--prompt-file", "--edited", "--column", "--format", "--out", "--batch",
-    ]  # fmt: skip
-
-
 def test_the_first_screen_shows_where_to_start_and_a_whole_sentence_per_command(
     capsys, monkeypatch
 ):

@@ -1,7 +1,6 @@
-"""``gaussmark list`` and ``--version``."""
+"""``gaussmark list``."""
 
 import json
-from importlib import metadata
 
 import pytest
 import tiny_lm
@@ -102,12 +101,6 @@ def test_a_command_that_is_missing_gets_the_help(capsys, words, inside):
     code, out, err = answer(capsys, *words)
     assert (code, out, err) == (cli.REFUSED, "", answer(capsys, *words, "--help")[1])
     assert f"  {inside} " in err
-
-
-def test_the_version(capsys):
-    gaussmark, torch = map(metadata.version, ("gaussmark", "torch"))
-    code, out, _ = answer(capsys, "--version")
-    assert (code, out.startswith(f"gaussmark {gaussmark}, torch {torch}, ")) == (0, True)
 
 
 def test_models_are_listed_with_licence_and_whether_they_are_installed(capsys, monkeypatch):
