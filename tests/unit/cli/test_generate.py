@@ -7,12 +7,11 @@ import warnings
 
 import pytest
 import tiny_lm
-from command_lines import Terminal, answer, lines, refusal, rows
+from command_lines import answer, lines, refusal, rows
 
 from gaussmark_lib import errors, generate, perturb
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import cli
-from gaussmark_lib.workbench.cli import answers
 
 WM, KEY, N = Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1), 9
 
@@ -61,22 +60,12 @@ def test_prompts_from_everywhere_are_one_list_whatever_the_batch(
     assert "6 of 6 texts written, 0 failed" in err
 
 
-def test_several_texts_have_names_and_progress_goes_to_standard_error(
-    lm, words, capsys, monkeypatch
-):
+def test_several_texts_have_names_and_their_count_goes_to_standard_error(lm, words, capsys):
     first, second = expected(lm, ["a", "b"])
     words += ["a", "b", "--batch", "1"]
     _, out, err = answer(capsys, *words)
     assert out == f"[prompt 1]\n{first}\n\n[prompt 2]\n{second}\n\n"
     assert err == "gaussmark: 2 of 2 texts written, 0 failed\n"
-    monkeypatch.setattr(answers, "DELAY", 0)
-    terminal = Terminal()
-    for name in ("stdout", "stderr"):
-        monkeypatch.setattr(f"sys.{name}", terminal)
-    cli.main(words)
-    assert f"0/{2 * N}" in terminal.getvalue()
-    assert " tokens/s" in terminal.getvalue()
-    assert terminal.screen()[1:-2] == [line.rstrip() for line in out.splitlines()]
 
 
 BROKEN = {2: b"{", 3: b'{"text": "a"}', 4: b'{"prompt": 5}'}
@@ -127,10 +116,3 @@ def test_what_the_library_warns_of_is_one_sentence(words, capsys, monkeypatch):
     monkeypatch.setattr(perturb, "watermarked", warned)
     code, _, err = answer(capsys, *words, "a")
     assert (code, "gaussmark: half of it is lost\n" in err) == (0, True)
-
-
-def test_a_chat_template_that_raises_is_the_error_of_its_prompt(lm, words, capsys):
-    lm.tokenizer.chat_template = "{{ raise_exception('no') if messages[0]['content'][-1] == 'b' }}A"
-    code, found, err = rows(capsys, *words, "a", "b")
-    assert (code, len(found)) == (cli.answers.PARTLY, 2)
-    assert "gaussmark: prompt 2: tiny: expected a chat template" in err
