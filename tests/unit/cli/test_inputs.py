@@ -3,13 +3,11 @@
 import csv
 import gzip
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from command_lines import answer, lines, refusal, rows
 
-from gaussmark_lib import perturb
 from gaussmark_lib.beyond import tracing
 from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.engine import typography
@@ -103,24 +101,6 @@ def test_prompts_of_a_table_are_continued(lm, keys, tmp_path, capsys, typed):
         assert [row["prompt"] for row in found] == prompts
     typed(content)
     assert "--format csv" in refusal(capsys, *words, "-")
-
-
-def test_a_card_and_a_prediction_take_these_files(lm, tmp_path, capsys):
-    wm = Watermark("model.layers.1.mlp.down_proj.weight", 0.2)
-    key = str(perturb.bind(lm.model, wm, Key.from_seed(99)).save(tmp_path / "key99"))
-    texts = [f"{i} " + "Returns the mean of all the values. " * 3 for i in range(6)]
-    sizes = ["--texts", "4", "--tokens", "8"]
-    cards, powers = [], []
-    for file in (lines(tmp_path / "t.jsonl", texts), table(tmp_path / "t.csv", texts)):
-        words = ["--key", key, "--text", file, *sizes]
-        card = f"{file}_card"
-        assert answer(capsys, "audit", card, *words, "--keys", "4")[0] == 0
-        cards += json.loads(Path(f"{card}.json").read_text())["kinds"].values()
-        code, found, _ = rows(capsys, "power", *words)
-        powers.append([row["value"] for row in found])
-        assert code == 0
-    assert cards[0] == cards[1]
-    assert powers[0] == powers[1]
 
 
 ODD = "\u201cReturns\u201d the\u00a0mean of the values."
