@@ -150,29 +150,6 @@ def test_git_ignores_secrets_and_leftovers(name):
     subprocess.run(["git", "check-ignore", "--quiet", "--no-index", name], cwd=ROOT, check=True)
 
 
-def test_make_runs_the_tiers():
-    last = {target: _dry_run(target)[-1] for target in ("test", "test-all", "mutants")}
-    short = ["notebooks/00_first_watermark.ipynb", "notebooks/02_level_check.ipynb"]
-    assert last["test"].split()[-3:] == ["tests", *short]
-    numbered = [path.relative_to(ROOT).as_posix() for path in tracked.NOTEBOOKS]
-    assert last["test-all"].partition(" tests ")[2].split() == numbered
-    options = "--dist loadfile --no-loadscope-reorder --nbval-lax"
-    assert options in last["test"]
-    assert options in last["test-all"]
-    assert last["mutants"].split()[-1] == "tests/mutants.py"
-
-
-def test_ci_makes_the_tour_and_then_the_tests_and_insists_on_a_browser():
-    script = ROOT / ".ci" / "run"
-    assert os.access(script, os.X_OK)
-    lines = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
-    assert lines[0] == "set -euo pipefail"
-    assert lines[-1] == "make test-all", "its last line is the test suite's"
-    assert "make tour" in lines
-    assert any(line.startswith("export GAUSSMARK_REQUIRE_BROWSER=1") for line in lines)
-    subprocess.run(["bash", "-n", str(script)], check=True)
-
-
 def test_dependencies_are_few():
     assert len(DECLARED) <= MOST_DEPENDENCIES
 
@@ -181,16 +158,3 @@ def test_the_tests_have_records_caches_and_a_home_of_their_own():
     places = [files.records(None), files.CACHE, Path.home()]
     assert [place for place in places if place.is_relative_to(ROOT)] == []
     assert Path.home() != Path(pwd.getpwuid(os.getuid()).pw_dir)
-
-
-@pytest.mark.parametrize(("chosen", "expected"), [(None, "1000"), ("7", "7")])
-def test_threads_that_wait_do_not_spin_for_long_unless_the_user_wants_it(
-    chosen, expected, monkeypatch
-):
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    if chosen:
-        monkeypatch.setenv("GOMP_SPINCOUNT", chosen)
-    script = "import os, gaussmark_lib; print(os.environ['GOMP_SPINCOUNT'])"
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == expected
