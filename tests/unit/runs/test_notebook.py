@@ -1,7 +1,5 @@
 """Finding notebooks, and the id that a question and its answer share."""
 
-import json
-
 import nbformat
 import pytest
 from small_notebooks import code, markdown, parameters, write
@@ -100,12 +98,3 @@ def test_the_id_changes_with_everything_that_could_change_the_answer(tmp_path, m
     ids.append(_id(path))
     monkeypatch.setattr(notebooks.Notebook, "code", "another")
     assert len({*ids, _id(path)}) == len(ids) + 1
-
-
-def test_what_a_notebook_tells_the_tour(tmp_path):
-    path = write(tmp_path / "a.ipynb", parameters())
-    assert notebooks.load(path).tour == {}
-    content = json.loads(path.read_text())
-    content["metadata"]["gaussmark"] = {"alone": True, "seconds": 90}
-    path.write_text(json.dumps(content))
-    assert notebooks.load(path).tour == {"alone": True, "seconds": 90}
