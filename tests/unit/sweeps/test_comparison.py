@@ -1,6 +1,5 @@
 """Several runs side by side."""
 
-import pandas as pd
 import pytest
 from PIL import Image
 
@@ -51,13 +50,6 @@ def test_the_page_has_everything_and_escapes_what_runs_wrote(root, tmp_path):
     assert page.index("Parameters that differ") < page.index("Findings") < page.index("Figures")
     with pytest.raises(GaussMarkError, match="cannot write"):
         compare(NAMES, root).save(tmp_path / "no folder" / "page.html")
-
-
-def test_references_of_two_models_can_be_compared():
-    records = files.ROOT / "papermill_runs"
-    comparison = compare(["reference/quality", "reference/quality_smollm2"], records)
-    assert comparison.parameters.loc["model"].tolist() == ["doclm", "smollm2"]
-    assert isinstance(comparison.numbers, pd.DataFrame)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """A record's findings, in words."""
 
-from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.runs import folder
-from gaussmark_lib.workbench.runs import notebook as notebooks
 from gaussmark_lib.workbench.sweeps import tour
 
 
@@ -38,16 +36,3 @@ def test_the_first_larger_run_that_has_a_finding_speaks_and_its_model_is_named(t
     lines = tour.verdicts(record(tmp_path, claims=claims), [real, toy])
     models = {line["claim"]: line["reference"]["model"] for line in lines}
     assert models == {"a": "SmolLM2", "b": "doclm"}
-
-
-def test_a_page_says_on_which_model_each_run_is(tmp_path, monkeypatch):
-    estimate = {"sentence": "texts found", "value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
-    headline = {"headline": estimate | {"unit": ""}}
-    large = folder.Run(tmp_path, "large", {"model": "smollm2"}, headline, {})
-    monkeypatch.setattr(runs, "references", lambda name: [large])
-    run = folder.Run(tmp_path, "here", {"model": "doclm"}, headline, {"seconds": 1})
-    source = notebooks.Notebook(tmp_path / "00_x.ipynb", "", (), {})
-    job = notebooks.Question(source, {"model": "doclm"}, "here", "code")
-    page = tour.html([tour.Stop("00_x", "A title", job=job, run=run)])
-    assert "n = 9, SmolLM2</td>" in page
-    assert "this run, on doclm</th>" in page
