@@ -95,14 +95,6 @@ def test_estimates_are_recorded_by_their_fields_and_one_is_the_headline(run_dir,
         record.headline("again", estimate)
 
 
-def test_a_notebook_that_runs_by_hand_says_that_no_record_is_kept(monkeypatch):
-    monkeypatch.delenv(record.RUN_DIR, raising=False)
-    shown = []
-    monkeypatch.setattr("IPython.display.display", shown.append)
-    record.headline("texts detected", stats.Estimate(0.75, 0.2, 0.9, 4))
-    assert "keeps no record. `gaussmark run NN`" in shown[0].data
-
-
 def test_tables_come_back_as_they_were(run_dir):
     table = pd.DataFrame({"key_id": ["a", "b"], "psi": [1.5, np.nan]})
     assert record.save_table(table, "scores") is table
