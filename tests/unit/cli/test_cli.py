@@ -87,20 +87,6 @@ def test_a_run_that_is_ended_leaves_no_kernel_and_nothing_that_looks_complete(tm
     assert (status["error"], status["cell"]) == ("KeyboardInterrupt", "import os, subprocess, time")
 
 
-END = """
-import atexit, gc
-atexit.register(lambda: print("left to the system:", gc.get_freeze_count() > 0))
-from gaussmark_lib.workbench import cli
-cli.main(["--version"])
-"""
-
-
-def test_the_end_of_a_command_does_not_wait_for_the_garbage_collector():
-    command = [sys.executable, "-c", END]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.endswith("left to the system: True\n")
-
-
 LIGHT = """
 import sys
 import gaussmark_lib, gaussmark_lib.workbench.runs, gaussmark_lib.workbench.sweeps

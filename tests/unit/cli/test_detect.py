@@ -457,13 +457,6 @@ def test_an_unusual_text_has_a_caution_alone_and_among_others(
     assert found[1]["temperature"] == 1
 
 
-def test_public_answers_need_no_promise(keys, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(promise, "table", None)
-    words = ["answer", "--key", keys[0], "--state", str(tmp_path / "state"), "--text", TEXTS[0]]
-    code, found, _ = rows(capsys, *words)
-    assert (code, len(found)) == (0, 1)
-
-
 def test_a_word_never_goes_on_behind_numbers(keys, detect, tmp_path, capsys):
     """A file of scores is not taken for a file of words, or its scores would be given away."""
     out = tmp_path / "out.jsonl"
