@@ -155,16 +155,6 @@ def test_a_record_names_the_weights_by_their_hash(tmp_path, cells, demo, monkeyp
     assert not (kept / record.WEIGHTS).exists()
 
 
-def test_a_question_is_loaded_checked_and_hashed_once(tmp_path, cells, demo, monkeypatch):
-    cells(lambda folder: None)
-    asked = notebooks.question(demo, {"x": 2})
-    assert (asked.values, asked.changed, asked.code) == ({"x": 2}, {"x": 2}, "tested")
-    monkeypatch.setattr(notebooks, "load", lambda name: pytest.fail("loaded again"))
-    monkeypatch.setattr(notebooks.Notebook, "run_id", lambda *_: pytest.fail("hashed again"))
-    assert _run(asked, tmp_path).id == asked.id
-    assert _run(asked, tmp_path).cached
-
-
 def test_parameters_that_do_not_fit_start_no_kernel_and_leave_no_trace(tmp_path, cells, demo):
     for params in ({"y": 1}, {"x": "1"}, {"x": True}, {"x": 1.0}, {"x": 6}):
         with pytest.raises(ParameterError):
