@@ -473,8 +473,9 @@ def sigma_for_power(grad_norm: ArrayLike, power: float, level: float) -> float:
     0.249
     """
     require_between(power, "power, above the level", low=level, high=1)
-    if not np.size(grad_norm) or not np.min(grad_norm) > 0:
-        raise GaussMarkError(f"expected positive gradient norms, got {shown(grad_norm)}")
+    norms = np.asarray(grad_norm, float)
+    if not norms.size or not (np.isfinite(norms) & (norms > 0)).all():
+        raise GaussMarkError(f"expected positive, finite norms, got {shown(grad_norm)}")
     # at this σ the power is too large even for the shortest gradient
     largest_sigma = 2 * (threshold(level) + stats.norm.ppf(power)) / np.min(grad_norm)
 
