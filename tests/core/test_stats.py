@@ -332,7 +332,7 @@ def test_psi_has_its_p_value_where_p_underflows(psi):
 
 
 LEVEL = "level: expected a number above 0 and below 1, got"
-NO_NORMS, NOT_ALL_NORMS = ([], [0.0, 0.0], [np.inf]), ([], [0.0, 1.0], [np.nan])
+NO_NORMS, NOT_ALL_NORMS = ([], [0.0, 0.0], [np.inf]), ([], [0.0, 1.0], [np.nan], [np.inf])
 NO_COSINES = [1.0], [[1, 2], [2, 1]], [[1, np.nan], [np.nan, 1]], [[1, 0.5], [0, 1]]
 
 
