@@ -295,7 +295,7 @@ def test_a_coarse_type_that_takes_a_part_of_the_noise_is_warned_of(base, tmp_pat
 @pytest.mark.parametrize(
     ("failure", "error", "message"),
     [
-        (KeyboardInterrupt(), KeyboardInterrupt, ""),
+        (KeyboardInterrupt("stopped"), KeyboardInterrupt, "stopped"),
         (OSError(28, "No space left"), InvalidModelError, "cannot export .*No space left"),
     ],
     ids=["stopped", "a full disk"],
