@@ -7,8 +7,8 @@ import pytest
 import tiny_gguf
 import torch
 
-from gaussmark_lib import models, perturb, score
-from gaussmark_lib.engine import checkpoints, gguf_files, packages
+from gaussmark_lib import models
+from gaussmark_lib.engine import checkpoints, packages
 from gaussmark_lib.errors import GaussMarkWarning, InvalidModelError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*plain English paragraph:UserWarning")
@@ -39,15 +39,6 @@ def test_its_weights_are_those_of_the_model_that_it_was_made_from(tiny, file):
     assert checkpoints.digest(lm.model) == checkpoints.digest(tiny[0])
     assert lm.file_sha256 == packages.sha256(file)
     assert lm.title == f"{file} (GGUF file, dequantised)"
-
-
-def test_psi_is_that_of_the_model_that_it_was_made_from(tiny, file):
-    lm = models.load(file)
-    wm, key = perturb.Watermark(WEIGHT, 0.1), perturb.Key.from_seed(3)
-    texts = [lm.encode("The quick brown fox jumps over the lazy dog")]
-    of_file = score.score(lm.model, [[5]], texts, wm, [key])["psi"]
-    of_model = score.score(tiny[0], [[5]], texts, wm, [key])["psi"]
-    assert of_file.to_numpy() == pytest.approx(of_model.to_numpy(), rel=1e-6)
 
 
 @pytest.mark.parametrize("tensor_type", ["F16", "Q8_0", "Q4_0"])
@@ -103,21 +94,6 @@ def test_a_model_larger_than_the_memory(file, monkeypatch):
     memory = psutil.virtual_memory()._replace(available=1000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     refused(file, "GiB of free memory on the CPU")
-
-
-def test_the_header_is_parsed_once(file, monkeypatch):
-    parsed = []
-    before = gguf_files.gguf.GGUFReader
-
-    class Noted(gguf_files.Reader):
-        def __init__(self, path, *args, **kwargs):
-            parsed.append(path)
-            super().__init__(path, *args, **kwargs)
-
-    monkeypatch.setattr(gguf_files, "Reader", Noted)
-    models.load(file)
-    assert len(parsed) == 1
-    assert gguf_files.gguf.GGUFReader is before
 
 
 class TestAWrongConversion:

@@ -10,7 +10,6 @@ import shutil
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import tiny_models
 import torch
@@ -65,7 +64,7 @@ def refused(name, message: str) -> str:
 
 
 class TestAWholeCheckpoint:
-    def test_it_is_loaded_in_float32_on_the_cpu_ready_to_evaluate(self, saved):
+    def test_it_is_loaded_without_a_network_in_float32_on_the_cpu(self, saved, no_network):
         lm = models.load(saved, device="cpu")
         assert {p.dtype for p in lm.model.parameters()} == {torch.float32}
         assert not lm.model.training
@@ -88,9 +87,6 @@ class TestAWholeCheckpoint:
         assert models.load("~/tiny").encode("fox") == models.load("tiny").encode("fox")
         assert models.load("tiny").name == "tiny"
 
-    def test_without_a_network(self, saved, no_network):
-        models.load(saved)
-
     def test_text_goes_to_ids_and_back(self, lm):
         for text in ("The quick brown fox", " naïve ξ∇θ 日本\n\n", ""):
             assert lm.decode(lm.encode(text)) == text
@@ -106,10 +102,6 @@ class TestAWholeCheckpoint:
         assert all(type(i) is int for i in ids)
         assert chat.decode(ids) == "<user>The quick<assistant>"
         assert chat.decode(chat.unknown_prompt()) == "<assistant>"
-
-    def test_a_text_to_be_continued_is_put_as_a_request(self, chat):
-        expected = "<user>Complete the following prompt: The quick<assistant>"
-        assert chat.decode(chat.continuation("The quick")) == expected
 
     def test_a_templated_prompt_is_not_templated_again(self, chat):
         ids = chat.prompt("The quick")
@@ -187,10 +179,8 @@ def test_the_hub_is_reachable_if_it_answers_anything(monkeypatch):
 
 BROKEN = {
     "truncated": lambda folder: cut(folder / WEIGHTS, 0.5),
-    "cut in the header": lambda folder: cut(folder / WEIGHTS, 0.001),
     "empty": lambda folder: (folder / WEIGHTS).write_bytes(b""),
     "garbage": lambda folder: (folder / WEIGHTS).write_bytes(bytes(range(256)) * 40),
-    "a header and nothing else": lambda folder: cut(folder / WEIGHTS, 0.03),
     "no weights": lambda folder: (folder / WEIGHTS).unlink(),
     "no config": lambda folder: (folder / "config.json").unlink(),
     "config cut": lambda folder: cut(folder / "config.json", 0.5),
@@ -288,15 +278,6 @@ def test_a_model_needs_its_bytes_of_free_memory(saved, monkeypatch, dtype, n):
     free["the CPU"] -= 1
     with pytest.raises(InvalidModelError, match="GiB of free memory on the CPU, got"):
         models.load(saved, dtype=dtype)
-
-
-@pytest.mark.parametrize("n_bytes", [0, 1000])
-def test_a_machine_with_too_little_memory(saved, monkeypatch, n_bytes):
-    """As the operating system tells it, before any weight is read."""
-    memory = psutil.virtual_memory()._replace(available=n_bytes)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", pytest.fail)
-    refused(saved, r"of free memory on the CPU, got 0\.0 GiB; choose another dtype, or a smaller")
 
 
 def test_a_gpu_with_too_little_memory(saved, monkeypatch):
@@ -427,14 +408,6 @@ class TestBfloat16:
         monkeypatch.setattr(arithmetic, "_has_bfloat16", lambda: flag)
         monkeypatch.setattr(arithmetic, "_bfloat16_is_faster", lambda: faster)
         assert models.native_bfloat16(torch.device("cpu")) is (flag and faster)
-
-    @pytest.mark.parametrize("slower", [torch.bfloat16, torch.float32])
-    def test_the_faster_product_wins(self, monkeypatch, slower):
-        def timed(x, w):  # no product: without the instructions one takes longer than any pause
-            time.sleep(0.05 * (w.dtype == slower))
-
-        monkeypatch.setattr(torch.Tensor, "mm", timed)
-        assert arithmetic._bfloat16_is_faster.__wrapped__() is (slower == torch.float32)
 
     def test_the_trial_is_made_once_and_draws_no_random_number(self):
         arithmetic._bfloat16_is_faster.cache_clear()

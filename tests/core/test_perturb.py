@@ -16,7 +16,7 @@ from secrecy import leaks
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gaussmark_experiments.doclm import train
-from gaussmark_lib import generate, keys, perturb, score
+from gaussmark_lib import keys, perturb, score
 from gaussmark_lib.engine import checkpoints
 from gaussmark_lib.errors import (
     GaussMarkWarning,
@@ -186,15 +186,6 @@ def test_the_sigma_carried_is_the_slope_of_what_was_added_along_the_noise(key, s
     assert carried == pytest.approx(sigma * slope, rel=1e-5)
     assert (added != 0).double().mean() > share
     assert share * sigma / 10 < carried < 1.1 * sigma
-
-
-def test_the_weaker_the_watermark_the_more_of_the_text_stays(model, key):
-    """σ → 0 is the negative control of everything that follows."""
-    plain = generate.sample(model, [[1, 2, 3]], 20)
-    with pytest.warns(GaussMarkWarning), perturb.watermarked(model, Watermark(W, 1e-9), key):
-        assert generate.sample(model, [[1, 2, 3]], 20) == plain
-    with perturb.watermarked(model, Watermark(W, 1.0), key):
-        assert generate.sample(model, [[1, 2, 3]], 20) != plain
 
 
 # ---- bound keys

@@ -7,7 +7,7 @@ import pytest
 import tiny_models
 import torch
 
-from gaussmark_lib import errors, generate, gradients, perturb, score, tokens
+from gaussmark_lib import errors, generate, perturb, score, tokens
 from gaussmark_lib.beyond import channel, promise
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import verdict
@@ -125,16 +125,6 @@ def test_few_tokens_have_temperature_one_and_a_marked_model_is_refused():
     key = Key.from_seed(1)
     with perturb.watermarked(model, wm, key), pytest.raises(errors.PerturbedModelError):
         promise.table(model, PROMPTS, RESPONSES, wm)
-
-
-def test_a_score_costs_as_many_passes_as_before(monkeypatch):
-    """One forward and one backward pass; a promise costs one more of each."""
-    model, wm = tiny_models.marked()
-    passes = tiny_models.counted_passes(model, monkeypatch)
-    list(gradients.gradients(model, PROMPTS, RESPONSES, wm))
-    assert passes == ["forward", "backward"]
-    promise.table(model, PROMPTS, RESPONSES, wm)
-    assert passes == 2 * ["forward", "backward"]
 
 
 def test_an_unknown_prompt_promises_less_and_has_its_temperature_from_the_second_half():

@@ -47,21 +47,6 @@ def test_a_share_of_all_or_none_has_the_exact_interval_too(hits):
     assert np.isnan(stats.interval(np.ones(8)).low), "a mean of 1 is no share"
 
 
-@pytest.mark.parametrize("cluster", [None, [*"aabbccddee"]])
-def test_interval_takes_the_estimate_that_fits_the_rows(cluster):
-    numbers = np.random.default_rng(1).uniform(size=10)
-    options = {"cluster": cluster, "confidence": 0.9}
-    hits = numbers > 0.3
-    assert stats.interval(hits, **options) == stats.share(hits, **options)
-    assert stats.interval(numbers, **options) == stats.mean(numbers, **options)
-    by_std = stats.bootstrap(numbers, np.std, seed=3, **options)
-    assert stats.interval(numbers, np.std, seed=3, **options) == by_std
-    by_median = stats.median(numbers, **options)
-    assert stats.interval(numbers, np.median, seed=3, **options) == by_median
-    kinds = stats.share(hits), stats.mean(hits), stats.bootstrap(hits, np.mean)
-    assert len({estimate.low for estimate in kinds}) == 3
-
-
 @pytest.mark.parametrize("confidence", [0.9, 0.99])
 def test_the_interval_of_hits_in_clusters_is_korn_and_graubards(confidence):
     """With quantiles of F, as they write it, and each sum written out."""
@@ -278,11 +263,6 @@ def test_sigma_for_power_has_the_wanted_power(norms, level, share):
         assert stats.predicted_power(norms, sigma, level) == pytest.approx(power, abs=1e-9)
 
 
-def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():
-    expected = (scipy_stats.norm.isf(0.01) + scipy_stats.norm.ppf(0.9)) / 25
-    assert stats.sigma_for_power([25.0] * 7, 0.9, 0.01) == pytest.approx(expected, rel=1e-9)
-
-
 def p_of_max(x, loadings):
     """Of Z_i = λ_i S + √(1 − λ_i²) E_i, by the integral over S."""
     own = np.sqrt(1 - loadings**2)
@@ -317,12 +297,6 @@ def test_parallel_directions_count_once_and_opposite_ones_twice():
     assert stats.log_p_of_max(x, opposite) == pytest.approx(one + np.log(2), rel=1e-12)
     in_a_plane = np.cos(np.subtract.outer(*[np.arange(3) * 2 * np.pi / 3] * 2))  # of rank 2
     assert stats.log_p_of_max(3.0, in_a_plane) == pytest.approx(one[1] + np.log(3), abs=1e-3)
-
-
-def test_each_maximum_has_its_own_correlation():
-    x, K = np.array([1.0, 2.0]), np.array([np.eye(3), np.full((3, 3), 0.5) + np.eye(3) / 2])
-    apart = [stats.log_p_of_max(*one) for one in zip(x, K, strict=True)]
-    assert stats.log_p_of_max(x, K).tolist() == apart
 
 
 @given(psi=st.floats(-5, 60))
