@@ -11,14 +11,13 @@ import torch
 
 from gaussmark_experiments import after_release
 from gaussmark_experiments.after_release import HALF, RELEASED, RETRAINED
-from gaussmark_lib import files, gradients, likelihood, perturb, score
+from gaussmark_lib import gradients, likelihood, perturb, score
 from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.release import attacks, provenance, served
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench.pairs import Pairs
 
-RECORDS = files.RUNS / "reference"
 SIGMA = 0.05
 WM = Watermark(tiny_lm.WEIGHT, SIGMA)
 LM = tiny_lm.build()
