@@ -2,8 +2,6 @@
 rooms it is made of.
 """
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,15 +11,13 @@ import torch
 
 from gaussmark_experiments import after_release
 from gaussmark_experiments.after_release import HALF, RELEASED, RETRAINED
-from gaussmark_lib import files, gradients, likelihood, perturb, score
+from gaussmark_lib import gradients, likelihood, perturb, score
 from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.release import attacks, provenance, served
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.stats import Estimate
 from gaussmark_lib.workbench.pairs import Pairs
 
-RECORDS = files.RUNS / "reference"
 SIGMA = 0.05
 WM = Watermark(tiny_lm.WEIGHT, SIGMA)
 LM = tiny_lm.build()
@@ -212,36 +208,6 @@ def test_an_engines_answers_have_both_controls_and_the_forecast():
     assert named["forecast"] == pytest.approx(2)
     for control in ("watermarked file, another key", "plain file, the key"):
         assert abs(named[control]) < 0.2
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "is_open"),
-    [(-24.7, 30.7, True), (0.4, 0.7, False), (0.6, 1.2, False), (np.nan, np.nan, False)],
-)
-def test_greedy_texts_are_undecided_if_the_interval_holds_a_half_and_all(low, high, is_open):
-    said = after_release.worded_greedy(Estimate(0.65, low, high, 60))
-    assert said.endswith("so these pairs do not decide between them.") == is_open
-
-
-def test_numbers_of_the_larger_runs_are_those_of_their_records():
-    table = after_release.in_all_runs("texts", {"4 bits": 0.5, "no such attack": 0.1}, ["8 bits"])
-    recorded = json.loads((RECORDS / after_release.POOLED / "results.json").read_text())
-    assert table.index.tolist() == ["4 bits", "no such attack", "8 bits"]
-    larger, here = table[after_release.LARGER], table[after_release.THIS_RUN]
-    assert larger["4 bits"].startswith(f"{recorded['texts']['4 bits']['value']:.3g} (")
-    assert larger["no such attack"] == "–"
-    assert here.tolist() == ["0.5", "0.1", "–"]
-    assert f"{recorded['student']['value']:.3g} (" in after_release.worded_student()
-
-
-def test_answers_of_the_engine_are_those_of_their_record():
-    answers = pd.read_parquet(RECORDS / after_release.ENGINE / "engine_answers.parquet")
-    rows = answers[(answers["way"] == "Q4_0") & answers["is_marked"]]
-    shown = after_release.recorded_answers()
-    assert shown.loc["Q4_0"].iloc[0] == pytest.approx(rows["psi"].mean(), abs=0.006)
-    findings = after_release.engine_in_all_runs([])
-    assert len(findings) == 7
-    assert (findings[after_release.THIS_RUN] == "–").all()
 
 
 @pytest.fixture(scope="module")

@@ -64,13 +64,6 @@ def test_a_texts_price_is_the_divergence_under_its_watermark_and_key(lm, both, w
     assert prices["price_low"].iloc[0] < prices["price"].iloc[0] < prices["price_high"].iloc[0]
 
 
-def test_rows_of_one_noise_stand_together():
-    rows = layer_sigma_sweep.rows_of(CELLS, 3)
-    noises = list(zip(rows["weight"], rows["prompt"], strict=True))
-    assert len(noises) == 12
-    assert noises == [noise for noise in dict.fromkeys(noises) for _ in SIGMAS]
-
-
 def test_at_equal_psi_every_weight_has_the_wanted_prediction():
     norms = pd.DataFrame({"weight": np.repeat(WEIGHTS, 2), "grad_norm": [8.0, 12.0, 30.0, 50.0]})
     cells = layer_sigma_sweep.at_equal_psi(norms, [2.0, 4.0])
@@ -241,16 +234,6 @@ def test_each_carrier_has_both_quantities():
     assert of_own["weight"].tolist() == of_human["weight"].tolist() == ["w0", "w1"]
     assert of_own["low"].lt(1.1).all()
     assert of_own["high"].gt(0.9).all()
-
-
-def test_human_costs_are_said_of_cells_with_a_middle_psi():
-    cells = pd.DataFrame(
-        {"weight": ["a.0.x", "a.1.x", "a.1.x"], "psi": [2.0, 3.0, 9.0], "delta": [0.04, 0.9, 50.0]}
-    )
-    said = layer_sigma_sweep.human_costs_in_words(cells)
-    assert said.endswith("for 0.x (0.0100 nats per token) and largest for 1.x (0.1000).")
-    said = layer_sigma_sweep.human_costs_in_words(cells.assign(psi=9.0))
-    assert said == "No cell has a measured ψ from 1 to 4."
 
 
 def test_a_cross_tells_the_layer_from_the_kind(lm):

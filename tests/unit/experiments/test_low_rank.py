@@ -12,7 +12,7 @@ from scipy.stats import kstest, norm
 
 from gaussmark_experiments import low_rank, quality
 from gaussmark_experiments.low_rank import DIVIDED, FORGOTTEN, HUMAN, OWN, RIGHT, VANILLA
-from gaussmark_lib import divergence, gradients, perturb, rank_reduce, stats
+from gaussmark_lib import divergence, gradients, perturb, rank_reduce
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.pairs import Pairs
@@ -188,24 +188,6 @@ def test_each_sides_directions_are_drawn_against_their_own_number():
     assert ends["of ‖G‖², 9 right directions"] == pytest.approx([5 / 9, 5 / 6])
     assert ends["of the weight's ‖θ‖², right"] == pytest.approx([5 / 9, 1])
     plt.close("all")
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ending"),
-    [
-        (0.7, 0.9, "between 10% and 30% cheaper."),
-        (1.1, 1.4, "between 10% and 40% more expensive."),
-        (0.9, 1.2, "at most 10% cheaper and at most 20% more expensive."),
-        (np.nan, np.nan, "because there is no interval."),
-    ],
-)
-def test_prices_in_words_follow_the_interval(low, high, ending):
-    costs = pd.DataFrame({"quantity": [OWN, OWN, HUMAN, HUMAN], "scheme": [VANILLA, "k = 2"] * 2})
-    over = {OWN: stats.Estimate(0.75, 0.7, 0.8, 9), HUMAN: stats.Estimate(1.0, low, high, 9)}
-    said = low_rank.prices_in_words(costs.assign(value=[0.4, 0.3, 0.2, 0.1]), over, "k = 2")
-    assert "0.300 on its own text (vanilla 0.400)" in said
-    assert "0.100 on human text (vanilla 0.200)" in said
-    assert said.endswith(ending)
 
 
 def test_the_projection_that_drops_most_is_found_among_the_left_ones():

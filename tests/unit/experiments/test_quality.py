@@ -17,7 +17,7 @@ from gaussmark_experiments.measures import benchmarks, compare, judge
 from gaussmark_lib import generate, likelihood, perturb, stats
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.workbench import begin, claims, runs
+from gaussmark_lib.workbench import begin, runs
 from gaussmark_lib.workbench.pairs import Pairs
 
 LM = tiny_lm.build()
@@ -314,61 +314,3 @@ def test_a_temperature_costs_the_mean_divergence_over_the_places():
     expected = np.mean(slow, axis=0)
     assert table.loc[1, ["value", "change"]].tolist() == pytest.approx(expected, rel=1e-3)
     assert table["n"].tolist() == [5, 5]
-
-
-def test_a_temperature_is_worth_a_length_at_psi_4():
-    row = {"temperature": 1.1, "value": 0.02, "low": 0.01, "high": 0.03, "change": 0.25}
-    said = quality.temperatures_in_words(pd.DataFrame([row]))
-    assert said.startswith("**larger**: ψ = 4 in 100 tokens costs 0.080 nats per token")
-    assert "in a text of 400 tokens" in said, "4² / (2 · 400) = 0.02"
-    assert "temperature 1.20 in 100 tokens, 1.09 in 500 tokens, 1.04 in 2,000 tokens" in said
-    dear = quality.temperatures_in_words(pd.DataFrame([row | {"value": 0.09}]))
-    assert dear.startswith("**smaller**")
-
-
-def test_the_first_table_is_the_law_and_the_measured_rate():
-    page = quality.at_a_glance().data
-    for price in ("0.080", "0.016", "0.004"):
-        assert f"<td>{price}</td>" in page
-    rate = quality.human_rate(runs.references("05_quality")[0])
-    assert rate.value == pytest.approx(0.924, abs=1e-3)
-    assert f"{0.08 * rate.value:.3f} ({0.08 * rate.low:.3f} to" in page
-    assert "<th>SmolLM2: costs as much as temperature</th>" in page
-    assert "doclm: costs as much" not in page, "its record has no prices of temperatures"
-
-
-def test_the_closing_sentences_leave_out_what_rests_on_few_items():
-    rise = stats.Estimate(0.02, 0.01, 0.03, 400)
-    wins = stats.Estimate(-0.2, -0.5, 0.1, 16)
-    findings = [claims.finding("win rate above one half", wins, least=-0.05)]
-    first, second, here = quality.closing(findings, rise, 2.0, 100, "tiny").data.splitlines()
-    assert "(reference): For ψ = 4 in a text of 200 tokens, the law says 0.040" in first
-    assert "the accuracy in benchmarks changes by **−0.9** points (−1.8 to 0.1), n = 900" in first
-    assert "For ψ = 3.2 in a text of 128 tokens" in first, "of the judged answers, not of 16 items"
-    assert "the judge's win rate is **−7.2** points above one half (−11.7 to −2.6)" in first
-    assert "the judge's win rate is **−6.4** points above one half (−8.5 to" in second
-    assert here.startswith("- this run (tiny): For ψ = 2 in a text of 100 tokens, the law says")
-    assert "human text costs **0.020** nats per token (0.010 to 0.030), n = 400" in here
-    assert "win rate" not in here
-
-
-@pytest.mark.parametrize(
-    ("power", "shows"), [(0.79, "not reliably"), (0.9, "probably"), (0.96, "yes")]
-)
-def test_the_power_to_see_a_loss_in_words(power, shows):
-    row = {"task": "sciq", "items": 300, "lost": 7, "gained": 8, "power for 5 points": power}
-    assert f"? {shows} (power" in quality.churn_in_words(pd.DataFrame([row]))
-
-
-def test_what_lies_above_the_base_models_win_rate_is_said_by_record_and_run():
-    loss = claims.finding(quality.OVER_DRAW, stats.Estimate(-0.3, -0.4, -0.2, 50), most=0.0)
-    said = quality.win_rates_beside([loss], "tiny").data
-    assert f"{quality.OVER_DRAW}: **not decided**, −0.03 (−0.09 to 0.03), n = 300." in said
-    assert f"{quality.OVER_BASE} at temperature 1.1: **above 0**, 0.212 (0.163 to 0.260)" in said
-    assert f"this run (tiny): {quality.OVER_DRAW}: **below 0**, −0.30 (−0.40 to" in said
-
-
-def test_the_row_of_a_scheme_is_its_equivalent_temperature():
-    [record, *_] = runs.references(quality.JUDGED)
-    of_gaussmark = quality.equivalent_of("GaussMark")(record.table("equivalent"))
-    assert str(of_gaussmark) == "1.01 (1 to 1.01), n = 15"

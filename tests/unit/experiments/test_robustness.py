@@ -199,17 +199,3 @@ def test_what_the_sharper_test_brings_back_is_a_share_of_the_loss():
     quoted = robustness.quoted_in_words(made_up_table(), 0.36)
     assert quoted == "no quotations at this strength"
     assert "leaves 69% of the mean ψ (n = 6)" in robustness.quoted_in_words(made_up_table(), 0.3)
-
-
-def test_the_edit_that_is_closest_to_the_prediction_is_named():
-    values = {"cut": (0.5, 0.7, 0.7), "insert": (0.3, 1.7, 0.2), robustness.LOST: (0.5, 0.71, 0.71)}
-    rows = [
-        {"edit": edit, "fraction": 0.5, "part": part, "value": value}
-        for edit, of_parts in values.items()
-        for part, value in zip(robustness.PARTS.values(), of_parts, strict=True)
-    ]
-    table = pd.DataFrame(rows)
-    said = robustness.closest_in_words(table, 0.5)
-    assert said.startswith("closest to the prediction is *cut* (ψ × 0.70, predicted 0.71)")
-    assert said.endswith("grows after *insert* × 1.70")
-    assert robustness.closest_in_words(table, 0.4) == "no edits of 40% of the tokens"

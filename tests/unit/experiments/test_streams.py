@@ -16,7 +16,6 @@ from gaussmark_lib import generate, perturb
 from gaussmark_lib.beyond import joint
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.workbench import runs
 
 WM = Watermark(tiny_lm.WEIGHT, 0.3)
 LM = tiny_lm.build()
@@ -137,23 +136,6 @@ def test_what_is_kept_is_drawn_beside_two_theories():
     axes = streams.draw_kept(long.assign(**{"first order": 0.95}), 0.01, "two keys").axes[0]
     second = next(line for line in axes.containers if "second" in line.get_label()).lines[0]
     assert second.get_ydata().tolist() == pytest.approx([1 / 1.08, 1 / 1.24])
-
-
-def test_a_record_says_what_the_mixture_gains_and_how_it_was_tested():
-    smollm2, doclm = runs.references(streams.NOTEBOOK)
-    watched = smollm2.table("watched")
-    said = streams.gained_in_words(smollm2.table("until"), watched)
-    assert "**1 in 100** watermarked: the median is 300 (300 to 417) texts with the mixture" in said
-    assert "and more than 1,000 with the single bet. The mean with the mixture divided by" in said
-    assert "**1.0%** (0.3% to 2.5%; news) with the mixture" in said
-    assert "**32.5%** (27.9% to 37.3%; source) with ψ tr" in streams.watched_in_words(watched)
-    found = streams.found_in_words(smollm2.table("streams"))
-    assert "**98%** (87% to 100%) if 1 in 10 is watermarked; n = 40 streams" in found
-    assert streams.forged_in_words(smollm2.table("forged")).endswith("for 0 of 24 keys.")
-    assert "queries" not in streams.forged_in_words(doclm.table("forged")), "an older record"
-    first, _, here = streams.loss_in_words(0.001, "tiny").data.splitlines()
-    assert "(reference): c = 0.00361: half of ψ is gone after about 1/c = 277" in first
-    assert here.startswith("- this run (tiny): c = 0.00100")
 
 
 def test_the_watermarked_texts_until_a_stream_is_found_are_counted():

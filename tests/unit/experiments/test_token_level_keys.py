@@ -7,11 +7,10 @@ import tiny_lm
 from scipy.stats import binom, norm
 
 from gaussmark_experiments import token_level_keys as experiment
-from gaussmark_experiments.token_level_keys import HITS, ONE, SHIFTED, SUM, UNEDITED
+from gaussmark_experiments.token_level_keys import HITS, ONE, SHIFTED, UNEDITED
 from gaussmark_lib import generate, score
 from gaussmark_lib.beyond.token_level import keys as token_keys
 from gaussmark_lib.perturb import Key, Watermark
-from gaussmark_lib.workbench import runs
 from gaussmark_lib.workbench.pairs import OWN, PLAIN, Pairs
 
 LM = tiny_lm.build()
@@ -91,18 +90,6 @@ def test_levels_and_power_are_those_of_binomials():
         assert row["value"] == pytest.approx(power, abs=4 * (power * (1 - power) / 300) ** 0.5)
 
 
-@pytest.mark.parametrize(
-    ("bound", "ending"),
-    [(0.4, "the proved bound is **0.4**, which is 8 times as large"), (np.nan, "proves no bound")],
-)
-def test_the_proved_bound_in_words(bound, ending):
-    what = ["exact", "proved bound"] * 2
-    levels = pd.DataFrame({"what": what, "n_tokens": [12, 12, 48, 48]})
-    said = experiment.bound_in_words(levels.assign(value=[0.2, 0.9, 0.05, bound]))
-    assert said.startswith("at 48 tokens, the exact level is **0.05**")
-    assert said.endswith(ending)
-
-
 def test_what_the_proposition_covers_in_words():
     covered = experiment.proposition_in_words(0.7, 0.5, 0.05, 48)
     # λ' in the middle of [0.3, 0.5]: log(20) / (2 · 0.1²) = 149.8
@@ -110,30 +97,6 @@ def test_what_the_proposition_covers_in_words():
     assert "guarantees level 0.05 from **150 tokens** on" in covered
     assert covered.endswith("With 48 tokens, the exact level of the best test is 0.030.")
     assert "guarantees nothing" in experiment.proposition_in_words(0.45, 0.5, 0.05, 48)
-
-
-def test_the_sum_over_fewer_tokens_is_said_next_to_the_hits_of_all():
-    sums = {"scheme": SUM, "n_tokens": [8, 20, 21, 32], "value": [0.1, 0.6, 0.7, 0.9]}
-    hits = pd.DataFrame({"scheme": [HITS], "n_tokens": 32, "value": 0.5})
-    said = experiment.detected_in_words(pd.concat([pd.DataFrame(sums), hits]).assign(n=12))
-    assert said.startswith(
-        f"detected shares of 12 texts of 32 tokens: {SUM} **90%**; {HITS} **50%**"
-    )
-    assert said.endswith("; the sum over the first 20 tokens **60%**"), "2/π of 32 are 20.4"
-
-
-def test_the_edits_after_which_one_scheme_detects_more_are_named():
-    ends = {"unedited": (0.1, 0.2), "delete": (-0.5, -0.3), "insert": (0.1, 0.3)}
-    ends["substitute"] = (-0.1, 0.2)
-    rows = [
-        {"change": change, "value": (low + high) / 2, "low": low, "high": high, "n": 12}
-        for change, (low, high) in ends.items()
-    ]
-    said = experiment.gains_in_words(pd.DataFrame(rows))
-    more, less, undecided = said.split(". ")
-    assert more == "**token keys** detect more after *insert*: 0.20 (0.10 to 0.30), n = 12"
-    assert less.startswith("**one key** detects more after *delete*: −0.40")
-    assert undecided.startswith("Undecided after *substitute*: 0.05")
 
 
 def test_the_interval_of_a_paired_difference_covers_it_and_exists_where_all_agree():
@@ -155,13 +118,3 @@ def test_the_interval_of_a_paired_difference_covers_it_and_exists_where_all_agre
     alike = experiment.difference(agree, "a", "b", 0.5)
     assert alike.value == 0
     assert -1 < alike.low < 0 < alike.high < 1
-
-
-def test_what_the_proposition_covers_is_said_for_each_record_by_its_own_hit_rate():
-    said = experiment.proposition_by_run("09_token_level_keys", 0.7, 0.5, 0.05, 48).data
-    smollm2, doclm, here = said.splitlines()
-    for line, name in ((smollm2, "token_level_keys_smollm2"), (doclm, "token_level_keys")):
-        [record] = [run for run in runs.references("09_token_level_keys") if run.dir.name == name]
-        assert f"**{record.results[experiment.HIT_RATE]:.3f}**" in line
-        assert f"With {record.params['n_tokens']} tokens" in line
-    assert here == f"- this run: {experiment.proposition_in_words(0.7, 0.5, 0.05, 48)}"

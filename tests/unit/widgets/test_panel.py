@@ -3,7 +3,6 @@ never shows half of anything.
 """
 
 import re
-from dataclasses import replace
 from html import unescape
 from threading import Event
 
@@ -269,15 +268,6 @@ def test_a_false_alarm_is_said(panel: Panel):
         [plain] = panel.writing.result.tested["plain"]
         plain.row["verdict"] = verdict
         assert (render.FALSE_ALARM in render.comparison(panel.writing.result)) == is_said
-
-
-def test_the_predicted_probability_of_several_texts_is_said_to_be_a_mean(panel: Panel):
-    press(panel, "generate")
-    one = panel.writing.result
-    both = {kind: texts * 2 for kind, texts in one.tested.items()}
-    two = replace(one, question=replace(one.question, n_samples=2), tested=both)
-    assert "on average over these texts" not in render.comparison(one)
-    assert "on average over these texts." in render.comparison(two)
 
 
 def test_evidence_is_shown_by_more_than_colour():
