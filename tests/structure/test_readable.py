@@ -28,10 +28,8 @@ FEWEST_COMMENTS = 6.0
 LONGEST_FUNCTION = 60  # lines of its body, without its docstring
 WIDEST_LINE = 100
 
-# Lines of Python, without docstrings: no docstring and no example is cut to save lines. The goals
-# of the design notes were 3,600, 17,500 and 24,000, docstrings included. They were set before GGUF
-# files, llama.cpp, promises and the protocol came in, and before packed statements were unpacked.
-MOST_LINES = {"core": 3_340, "library": 17_500, "tests": 27_050}
+# Lines of Python, without docstrings: no docstring and no example is cut to save lines.
+MOST_LINES = {"core": 3_340, "library": 17_500, "tests": 24_000}
 
 MOST_PARAMETERS = 10  # of a public function
 # Ratchet: functions with more, and how many. ``score`` and ``sample`` may stay.

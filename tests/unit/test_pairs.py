@@ -38,6 +38,18 @@ def test_each_text_is_written_by_its_own_key_and_tested_with_it_and_the_next(lm,
             assert (row.key_id, row.text >= 3) == (slow.key_id, kind == PLAIN)
 
 
+def test_texts_of_several_watermarks_are_tested_with_the_keys_that_wrote_them(lm, jsonl):
+    drawn = pairs.draw(lm, jsonl, 3, 6, seed=2)
+    wms = [perturb.Watermark(tiny_lm.WEIGHT, sigma) for sigma in (0.2, 0.5)]
+    responses, table = pairs.under_own_keys(lm, drawn, wms, 12, seed=5)
+    assert table["sigma"].tolist() == [0.2] * 3 + [0.5] * 3
+    for row in table.itertuples():
+        prompt, key = drawn.prompts[row.prompt], drawn.keys[row.prompt]
+        slow = score.score(lm.model, [prompt], [responses[row.text]], wms[0], [key])
+        assert row.key_id == key.key_id
+        assert row.psi == pytest.approx(slow["psi"].item(), rel=1e-3, abs=1e-4)
+
+
 def test_a_marked_text_is_read_once_for_both_keys_and_plain_texts_may_be_missing(
     lm, jsonl, monkeypatch
 ):
