@@ -64,7 +64,7 @@ def test_security_prints_the_pooled_figures(pooled):
     phrases = [
         f"rounding to 4 bits leaves {_short(texts['4 bits'])}",
         f"singular values leaves {_short(texts['shrunk'])}",
-        f"for {_short(nats['shrunk'], 4)} nats per token of human text",
+        f"at a price of {_short(nats['shrunk'], 4)} nats per token of human text",
     ]
     assert [phrase for phrase in phrases if phrase not in page] == []
 
