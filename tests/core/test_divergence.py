@@ -176,3 +176,15 @@ def test_slopes_need_plain_texts_of_one_length(model):
         divergence.surprisal(model, [[1], [1]], [[2], [3, 4]])
     with pytest.raises(InvalidTextError, match="at least two"):
         divergence.temperature_slopes(divergence.surprisal(model, [[1]], [[2, 3]]))
+
+
+def test_price_is_half_the_fisher_form_for_a_short_step(model):
+    """Quadrupled by a doubled σ, and zero for σ → 0."""
+    rng = np.random.default_rng(2)
+    prompts, responses = random_ids(rng, 4, 4), random_ids(rng, 10, 10)
+    wms = [perturb.Watermark(ONE_WEIGHT["llama"], sigma) for sigma in (1e-4, 2e-4)]
+    marks = [[(wm, KEY)] * 2 for wm in wms]
+    one, two = (divergence.per_text(model, prompts, responses, marks=both) for both in marks)
+    assert two == pytest.approx(4 * one, rel=1e-2)
+    assert (one > 0).all()
+    assert (one < 1e-4).all()

@@ -37,3 +37,17 @@ def test_the_slope_along_the_noise_is_the_inner_product(architecture, weight, ra
     # else the float32 of the directions, or of the router, is what remains
     if rank_dropped == 0 and architecture != "qwen2_moe":
         assert 50 < coarse / fine < 200  # 10² for a tenth of the step
+
+
+def test_the_noise_that_watermarked_adds_is_the_one_that_score_looks_for():
+    """log p_{θ+ξ} − log p_θ through the public functions alone: first order in σ it is ψ·σ‖G‖, with
+    the right sign.
+    """
+    model, key = tiny_models.build("gpt2", torch.float64), Key.from_seed(5)
+    wm = Watermark("transformer.h.0.mlp.c_fc.weight", 1e-6)
+    prompt, response = tiny_models.random_ids(np.random.default_rng(3), 4, 12)
+    [row] = score.score(model, [prompt], [response], wm, [key]).itertuples()
+    base = tiny_models.log_p(model, prompt, response).sum().item()
+    with perturb.watermarked(model, wm, key):
+        gain = tiny_models.log_p(model, prompt, response).sum().item() - base
+    assert gain == pytest.approx(row.psi * wm.sigma * row.grad_norm, rel=1e-3)

@@ -369,3 +369,14 @@ def test_marks_that_are_refused(model, wm, key):
             generate.sample(model, [[1], [2]], 3, marks=marks)
     with perturb.watermarked(model, wm, key), pytest.raises(PerturbedModelError):
         generate.sample(model, [[1]], 3, marks=[(wm, key)])
+
+
+@pytest.mark.parametrize("n", [7, 1_000, 49_152])
+def test_temperature_1_needs_no_shift_and_changes_no_bit(n):
+    """The softmax subtracts the largest logit itself; written texts hang on every bit."""
+    logits = 10 * torch.randn(5, n, generator=torch.Generator().manual_seed(n))
+    logits[:, ::3] = -torch.inf
+    shifted = logits.double() - logits.double().amax(-1, keepdim=True)
+    assert torch.equal(generate.probabilities(logits, 1.0, 1.0), shifted.softmax(-1))
+    huge = torch.tensor([[1e30, 1e30, -1e30]])
+    assert generate.probabilities(huge, 1.0, 1.0).tolist() == [[0.5, 0.5, 0.0]]

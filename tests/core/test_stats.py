@@ -327,3 +327,8 @@ def test_refuses(function, arguments, match):
     """A failed row must not read as "not watermarked"."""
     with pytest.raises(GaussMarkError, match=match):
         function(*arguments)
+
+
+def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():
+    expected = (scipy_stats.norm.isf(0.01) + scipy_stats.norm.ppf(0.9)) / 25
+    assert stats.sigma_for_power([25.0] * 7, 0.9, 0.01) == pytest.approx(expected, rel=1e-9)

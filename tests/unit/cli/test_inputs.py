@@ -7,7 +7,9 @@ import json
 import numpy as np
 import pytest
 from command_lines import answer, lines, refusal, rows
+from scipy.stats import binom
 
+from gaussmark_lib import perturb
 from gaussmark_lib.beyond import tracing
 from gaussmark_lib.beyond.tracing.authors import windows
 from gaussmark_lib.engine import typography
@@ -206,3 +208,17 @@ def test_a_column_is_named_and_refused_if_it_is_not_there(detect, tmp_path, caps
     assert [row["psi"] for row in found] == [row["psi"] for row in wanted]
     err = refusal(capsys, *detect, file, "--column", "essay")
     assert "expected a column 'essay', got the columns 'id', 'body'" in err
+
+
+def test_the_level_of_normalise_is_exact_over_keys(lm, tmp_path, capsys):
+    """By the command, over 2,500 keys, in the exact 99% interval."""
+    n = 2_500
+    wm = Watermark("model.layers.1.mlp.down_proj.weight", 0.2)
+    words = ["detect", "--normalise", "--text", ODD]
+    for seed in range(n):
+        key = perturb.bind(lm.model, wm, Key.from_seed(5_000 + seed))
+        words += ["--key", str(key.save(tmp_path / f"{seed}.key"))]
+    code, found, _ = rows(capsys, *words)
+    assert (code, len(found)) == (0, n)
+    low, high = binom.ppf([0.005, 0.995], n, 0.05)
+    assert low <= sum(row["p_value"] <= 0.05 for row in found) <= high

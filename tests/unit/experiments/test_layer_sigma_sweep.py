@@ -287,3 +287,10 @@ def test_the_law_of_a_human_price_is_that_of_its_cell():
     params = {"n_tokens": 50, "margin": 0.03}
     prices = layer_sigma_sweep.human_prices(priced, CELLS.assign(psi=1.0), params)
     assert prices["law"].tolist() == pytest.approx([0.01, 0.09, 0.04, 0.81])
+
+
+def test_rows_of_one_noise_stand_together():
+    rows = layer_sigma_sweep.rows_of(CELLS, 3)
+    noises = list(zip(rows["weight"], rows["prompt"], strict=True))
+    assert len(noises) == 12
+    assert noises == [noise for noise in dict.fromkeys(noises) for _ in SIGMAS]
