@@ -186,7 +186,8 @@ def larger(notebook: str, figure: str) -> HTML:
 
 def _table(findings: Sequence[Finding], rows_by_run: Mapping[str, Sequence[dict]]) -> str:
     """The findings as an HTML table: first those of this run, then those of records alone."""
-    expected_by_sentence = {finding.sentence: _expected(finding) for finding in findings}
+    expected_by_sentence = {finding.sentence: finding.expected for finding in findings}
+    too_wide = {finding.sentence for finding in findings if finding.is_too_wide}
     for recorded_rows in rows_by_run.values():
         for row in recorded_rows:
             expected_by_sentence.setdefault(row["claim"], row["expected"])
@@ -195,7 +196,8 @@ def _table(findings: Sequence[Finding], rows_by_run: Mapping[str, Sequence[dict]
 
     table = []
     for sentence, expected in expected_by_sentence.items():
-        cells = {"finding": sentence, "expected": expected}
+        in_words = f"{expected} ({NO_TEST})" if sentence in too_wide else expected
+        cells = {"finding": sentence, "expected": in_words}
         for name, rows in all_runs.items():
             of_sentence = [row for row in rows if row["claim"] == sentence]
             cells[name] = _outcome(of_sentence[0], expected) if of_sentence else "not measured"
@@ -203,16 +205,11 @@ def _table(findings: Sequence[Finding], rows_by_run: Mapping[str, Sequence[dict]
     return pd.DataFrame(table).to_html(index=False, justify="left")
 
 
-def _expected(finding: Finding) -> str:
-    return f"{finding.expected} ({NO_TEST})" if finding.is_too_wide else finding.expected
-
-
 def _outcome(row: Mapping, expected: str) -> str:
-    """The outcome of a finding in words, with its own range if this is not the expected one."""
+    """Return the outcome of a finding in words, with its range if this is not the expected one."""
     value, basis = words.estimate(row)
     outcome = f"{words.outcome(row)}: {value} {basis}"
-    has_same_range = row["expected"] == expected.removesuffix(f" ({NO_TEST})")
-    return outcome if has_same_range else f"{outcome}; its range was {row['expected']}"
+    return outcome if row["expected"] == expected else f"{outcome}; its range was {row['expected']}"
 
 
 def _age(run: Run, notebook: str) -> str:
