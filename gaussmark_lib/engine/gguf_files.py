@@ -11,8 +11,9 @@ uses, and ``blk.20.ffn_down.weight`` in the file. For some architectures llama.c
 rows of q and k in another order; :func:`decoded` and :func:`encoded` translate both ways.
 """
 
+import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from unittest.mock import patch
 import gguf
 import numpy as np
 import torch
+from gguf import GGUFValueType as ValueType
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel, modeling_gguf_pytorch_utils
@@ -32,6 +34,8 @@ from gaussmark_lib.errors import InvalidModelError, shown
 
 SUFFIX = ".gguf"
 MAGIC = b"GGUF"
+LENGTH = struct.Struct("=Q")  # of a string, in bytes
+SAME_AS_HERE = "I"  # gguf's word for a file in this processor's order of bytes
 TOKENIZER = ("tokenizer.ggml.model", "tokenizer.ggml.tokens")
 SPLIT = "split.count"
 ADVICE = "Expected a whole .gguf file of a language model; copy or download it again"
@@ -70,10 +74,10 @@ _one_at_a_time = threading.Lock()
 
 
 class Reader(gguf.GGUFReader):
-    """gguf's reader, over a plain array instead of a mapped array.
+    """gguf's reader, faster for headers that list 50,000 names of tokens.
 
-    Slices of a plain array are cheap, so a header with 50,000 names is parsed more than three times
-    as fast.
+    It slices a plain array instead of a mapped array, and reads a list in one go instead of item by
+    item. A header takes a tenth of a second instead of several.
     """
 
     def __init__(self, path: str | Path):
@@ -88,6 +92,37 @@ class Reader(gguf.GGUFReader):
     @data.setter
     def data(self, mapped: np.memmap) -> None:
         self._bytes = mapped.view(np.ndarray)
+
+    def _get_field_parts(self, start: int, raw_type: int) -> tuple[int, list, Iterable, list]:
+        """Return a value's number of bytes, its parts, the indices of its content, and its types.
+
+        A part is an array over the file's bytes. Of a list, the first two parts are the type and
+        the number of its items.
+        """
+        if raw_type != ValueType.ARRAY or self.byte_order != SAME_AS_HERE:
+            return super()._get_field_parts(start, raw_type)
+        of_type, n_items = self._get(start, np.uint32), self._get(start + 4, np.uint64)
+        item_type = ValueType(of_type[0])
+        first = start + of_type.nbytes + n_items.nbytes
+        if item_type == ValueType.STRING:
+            items, end = self._strings(first, int(n_items[0]))
+        elif item_type in self.gguf_scalar_to_np:
+            dtype = self.gguf_scalar_to_np[item_type]
+            numbers = np.frombuffer(self._bytes, dtype, int(n_items[0]), first)
+            items, end = [*numbers.reshape(-1, 1)], first + numbers.nbytes
+        else:  # a list of lists
+            return super()._get_field_parts(start, raw_type)
+        parts = [of_type, n_items, *items]
+        return end - start, parts, range(2, len(parts)), [ValueType.ARRAY, item_type]
+
+    def _strings(self, start: int, n: int) -> tuple[list[np.ndarray], int]:
+        """Return n strings, each stored behind its length, and where the last one ends."""
+        strings = []
+        for _ in range(n):
+            [length] = LENGTH.unpack_from(self._bytes, start)
+            start += LENGTH.size + length
+            strings.append(self._bytes[start - length : start])
+        return strings, start
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from gaussmark_lib.beyond import promise
 from gaussmark_lib.beyond.release import provenance, requantised
 from gaussmark_lib.engine import gguf_files, gguf_writing, llama_cpp
 from gaussmark_lib.engine.llama_cpp import PLAIN
-from gaussmark_lib.errors import InvalidModelError
+from gaussmark_lib.errors import GaussMarkError, InvalidModelError
 from gaussmark_lib.keys import Key
 from gaussmark_lib.weights import PlacedWatermark, Watermark, Weight, require_single
 
@@ -141,7 +141,7 @@ class Files:
             return perturb.export_gguf(self.base, self.wm, key, path)
         base = self.unmarked(quantisation)
         place = gguf_files.tensor(self.reader(base), self.wm.weight)
-        _, content, _ = self.content(key, quantisation)
+        _, content, _ = self.content(self.marked(key, None), quantisation)
         shutil.copyfile(base, path)
         with path.open("r+b") as file:
             file.seek(place.data_offset)
@@ -150,20 +150,23 @@ class Files:
 
     def change(self, key: Key, quantisation: str | None) -> Float[Tensor, "d_out d_in"]:
         """Return Δ = θ′ − θ, with the watermarked and the base file in the same quantisation."""
-        base = self.reader(self.unmarked(quantisation))
-        theta = gguf_files.matrix(base, self.wm.weight)
-        if quantisation is None:
-            file = self.reader(self.marked(key, None))
-            marked = gguf_files.matrix(file, self.wm.weight)
-        else:  # the tensor alone, without a file around it
-            name, content, kind = self.content(key, quantisation)
-            marked = gguf_files.decoded(base, name, content, kind)
-        return marked - theta
+        marked = self.theta(self.marked(key, None), quantisation)
+        return marked - self.theta(self.base, quantisation)
 
-    def content(self, key: Key, quantisation: str) -> tuple[str, np.ndarray, gguf_writing.Kind]:
-        """Return the watermarked tensor in a quantisation: its name in the file, bytes and type."""
-        exported = self.reader(self.marked(key, None))
-        tensor = gguf_files.tensor(exported, self.wm.weight)
+    def theta(self, path: Path, quantisation: str | None) -> Float[Tensor, "d_out d_in"]:
+        """Return the watermark's matrix of a file after the file is put in a quantisation.
+
+        Only this tensor is computed, without a file around it.
+        """
+        reader = self.reader(path)
+        if quantisation is None:
+            return gguf_files.matrix(reader, self.wm.weight)
+        name, content, kind = self.content(path, quantisation)
+        return gguf_files.decoded(reader, name, content, kind)
+
+    def content(self, path: Path, quantisation: str) -> tuple[str, np.ndarray, gguf_writing.Kind]:
+        """Return a file's tensor of the watermark in a quantisation: its name, bytes and type."""
+        tensor = gguf_files.tensor(self.reader(path), self.wm.weight)
         kind = requantised.fitting(tensor, gguf_writing.Kind[quantisation])
         return tensor.name, requantised.converted(tensor, kind), kind
 
@@ -242,7 +245,15 @@ def answers(
         One row per way, key and file: ``way``, ``key`` (its number), ``is_marked``, ``n_tokens``,
         ``psi`` (under the key), ``wrong`` (under another key), and ``promised``: for an answer of
         the base, the mean ψ that a watermarked answer of this kind would have, otherwise NaN.
+
+    Raises:
+        GaussMarkError: there is a single key, so that no other key can test its answers.
     """
+    if len(keys) < 2:
+        raise GaussMarkError(
+            "expected at least two keys, so that each answer is also tested under another key,"
+            f" got {len(keys)}"
+        )
     rows = []
     for number, key in enumerate(keys):
         for name, way in ways.items():
