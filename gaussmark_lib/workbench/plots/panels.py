@@ -4,7 +4,6 @@ If x is a number, estimates are lines; otherwise they are points, with one row p
 values of another column can have a panel each, two panels side by side.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -61,19 +60,11 @@ def panels(
     looks = looks or {None: style.look("measured")}
     xlabel = x if xlabel is None else xlabel
     ylabel = y if ylabel is None else ylabel
-    if is_lines:
-        height = 3.9  # inches
-    else:
-        n_looks = table[by].nunique() if by else 1  # each has its place in a category's row
-        height = 1.6 + max(0.42, 0.15 * n_looks) * table[x].nunique()
-    n_columns = min(len(names), COLUMNS)
-    n_rows = math.ceil(len(names) / n_columns)
-    size = (2.4 + 4.4 * n_columns, height * n_rows)
-    figure, grid = plt.subplots(n_rows, n_columns, figsize=size, sharey=sharey, squeeze=False)
-    for axes in grid.flat[len(names) :]:
-        axes.remove()
-    for axes, name in zip(grid.flat, names, strict=False):
-        rows = table if panel is None else table[table[panel] == name]
+    rows_of = {name: table if panel is None else table[table[panel] == name] for name in names}
+    shown = [table] * len(names) if sharey else rows_of.values()
+    heights = [_height(rows, x, by, is_lines) for rows in shown]
+    figure, grid = _grid(heights, sharey)
+    for axes, (name, rows) in zip(figure.axes, rows_of.items(), strict=True):
         # panels that share an axis have the same rows, also where a panel lacks a category
         categories = list((table if sharey else rows)[x].unique())
         if is_lines:
@@ -99,11 +90,40 @@ def panels(
                 style.log_ticks(axes, table[x])
             else:
                 style.few_log_ticks(axes.xaxis)
-        if sharey and n_rows == 1:
+        if sharey and len(grid) == 1:
             axes.label_outer(remove_inner_ticks=False)
     if by or at:
-        style.legend_beside(grid[0, -1], grid.flat)
+        has_place = len(names) < grid.size  # in the last row, beside the last panel
+        beside = figure.axes[-1] if has_place else grid[0, -1]
+        style.legend_beside(beside, figure.axes, has_place=has_place)
     return style.caption(figure, caption, title)
+
+
+def _height(rows: pd.DataFrame, x: str, by: str | None, is_lines: bool) -> float:
+    """The height of a panel of these rows, in inches."""
+    if is_lines:
+        return 3.9
+    n_looks = rows[by].nunique() if by else 1  # each has its place in a category's row
+    return 1.6 + max(0.42, 0.15 * n_looks) * rows[x].nunique()
+
+
+def _grid(heights: Sequence[float], sharey: bool) -> tuple[Figure, np.ndarray]:
+    """A figure with a panel of each height, and its grid, whose last place can be empty."""
+    n_columns = min(len(heights), COLUMNS)
+    firsts = range(0, len(heights), n_columns)  # of each row of panels
+    row_heights = [max(heights[first : first + n_columns]) for first in firsts]
+    is_full = len(heights) % n_columns == 0  # then the legend stands beside the grid
+    figure, grid = plt.subplots(
+        len(row_heights),
+        n_columns,
+        figsize=(4.4 * n_columns + (2.4 if is_full else 0.6), sum(row_heights)),
+        height_ratios=row_heights,
+        sharey=sharey,
+        squeeze=False,
+    )
+    for axes in grid.flat[len(heights) :]:
+        axes.remove()
+    return figure, grid
 
 
 def _lines(

@@ -130,14 +130,17 @@ def caption(figure: Figure, text: str, title: str = "") -> Figure:
     The caption has n, seeds and settings.
     """
     titles = [axes.get_title() or axes.get_title("left") for axes in figure.axes]
-    if title and titles == [""]:  # one panel without a title
+    is_of_panel = titles == [""]  # the only panel, which has no title
+    if is_of_panel:
         figure.axes[0].set_title(title)
-    elif title:
-        figure.suptitle(title, x=0.07, ha="left", fontsize="medium")
     _legends(figure.axes)
     if figure.get_layout_engine() is None:
         figure.tight_layout()
-    figure.text(0.01, -0.035, textwrap.fill(text, 100), fontsize="small", color="0.35", va="top")
+    # both stand outside the figure; a saved figure grows to hold them
+    if title and not is_of_panel:
+        figure.suptitle(title, x=0.07, y=1.0, ha="left", va="bottom", fontsize="medium")
+    below = -0.14 / figure.get_figheight()  # 0.14 inches
+    figure.text(0.01, below, textwrap.fill(text, 100), fontsize="small", color="0.35", va="top")
     return figure
 
 
@@ -180,15 +183,18 @@ def few_log_ticks(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def legend_beside(axes: Axes, panels: Iterable[Axes] = ()) -> None:
+def legend_beside(axes: Axes, panels: Iterable[Axes] = (), *, has_place: bool = False) -> None:
     """Draw a legend to the right of the axes, where it hides nothing. It also explains the labels
     of the other panels.
+
+    ``has_place`` says that the place to the right is free, so that no panel has to shrink.
     """
     handles = {}
     for panel in (*panels, axes):
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    axes.legend(handles.values(), handles, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    legend = axes.legend(handles.values(), handles, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    legend.set_in_layout(not has_place)
 
 
 def normal_density(axes: Axes, low: float = -4.0, high: float = 4.0) -> None:
