@@ -2,9 +2,9 @@
 
 Each row draws from a stream of uniform numbers that depends on (seed, row) alone, and turns them
 into tokens by inverting the cumulative distribution. So the same seed gives the base and the
-watermarked model the same random numbers, and the other rows of a batch change a row's text by
-rounding alone. Rounding changes less than one token in 300 in float32 and one in 20 in bfloat16 for
-a vocabulary of a few thousand (tests/core/test_batch_invariance.py), and more for a larger
+watermarked model the same random numbers, and a row's text depends on the rest of its batch only
+through rounding. Rounding changes less than one token in 300 in float32 and one in 20 in bfloat16
+for a vocabulary of a few thousand (tests/core/test_batch_invariance.py), and more for a larger
 vocabulary: about one in 200 and one in 8 for SmolLM2's 49,152 tokens. With or without the change,
 the text is a sample of the same model.
 

@@ -178,7 +178,7 @@ class LM:
             raise InvalidModelError(f"{expected}, got {checkpoints.first_line(error)}") from error
 
     def _openings(self, head: str) -> list[str]:
-        """Return how a prompt can begin that has the chat template around it already.
+        """Return the strings with which a prompt can begin that is templated already.
 
         ``head`` is what the template puts before a user's turn.
         """

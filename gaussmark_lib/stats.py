@@ -283,7 +283,7 @@ def _checked(rows: ArrayLike | pd.DataFrame) -> np.ndarray | pd.DataFrame:
 
 
 def _clusters(rows: np.ndarray | pd.DataFrame, cluster: ArrayLike | None) -> tuple[np.ndarray, int]:
-    """The number of each row's cluster, and how many clusters there are."""
+    """Return the number of each row's cluster, and how many clusters there are."""
     if cluster is None:
         return np.arange(len(rows)), len(rows)
     labels, names = pd.factorize(np.asarray(cluster))
@@ -291,7 +291,7 @@ def _clusters(rows: np.ndarray | pd.DataFrame, cluster: ArrayLike | None) -> tup
 
 
 def _error_of_mean(numbers: np.ndarray, labels: np.ndarray) -> float:
-    """The standard error of a mean over two or more clusters (see :func:`mean`)."""
+    """Return the standard error of a mean over two or more clusters (see :func:`mean`)."""
     residuals = np.bincount(labels, numbers - np.mean(numbers))  # one sum per cluster
     n = len(residuals)
     variance_of_total = n / (n - 1) * (residuals**2).sum()
@@ -299,13 +299,13 @@ def _error_of_mean(numbers: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _of_trials(value: float, n: int, confidence: float) -> Estimate:
-    """The estimate of a share of n independent trials."""
+    """Estimate a share of n independent trials."""
     low, high = _clopper_pearson(value, n, confidence)
     return Estimate(value, low, high, n)
 
 
 def _clopper_pearson(value: float, n: float, confidence: float) -> tuple[float, float]:
-    """The ends for value · n hits among n trials; neither needs to be a whole number."""
+    """Return the ends for value · n hits among n trials; neither needs to be a whole number."""
     tail = (1 - confidence) / 2
     n_hits = value * n
     n_misses = n - n_hits
@@ -315,8 +315,8 @@ def _clopper_pearson(value: float, n: float, confidence: float) -> tuple[float, 
 
 
 def _design_effect(hits: np.ndarray, labels: np.ndarray) -> float:
-    """The variance of a share over clusters, divided by that of the same number of independent
-    trials, with one more independent hit (see :func:`share`).
+    """Return the variance of a share over clusters, divided by that of the same number of
+    independent trials, with one more independent hit (see :func:`share`).
     """
     n = len(hits)
     n_hits = hits.sum()
@@ -332,7 +332,7 @@ def _design_effect(hits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _as_share(estimate: Estimate, confidence: float) -> Estimate:
-    """The estimate of a share, whose ends lie within 0 and 1."""
+    """Return the estimate of a share, with ends within 0 and 1."""
     if estimate.value in (0.0, 1.0):
         return _of_trials(estimate.value, estimate.n, confidence)
     low, high = np.clip([estimate.low, estimate.high], 0, 1)
@@ -340,7 +340,7 @@ def _as_share(estimate: Estimate, confidence: float) -> Estimate:
 
 
 def _student(value: float, error: float, n: int, confidence: float) -> Estimate:
-    """value ± error · t, with n − 1 degrees of freedom."""
+    """Return value ± error · t, with n − 1 degrees of freedom."""
     if error <= ROUNDING * abs(value):
         return _without_interval(value, n)
     tail = (1 - confidence) / 2
@@ -359,7 +359,7 @@ def _jackknife(
     labels: np.ndarray,
     confidence: float,
 ) -> Estimate:
-    """A statistic's value, with its spread when each cluster in turn is left out."""
+    """Return a statistic's value, with its spread when each cluster in turn is left out."""
     n_clusters = int(labels.max()) + 1
     values_without = []
     for number in range(n_clusters):
@@ -370,7 +370,7 @@ def _jackknife(
 
 
 def _resamples(labels: np.ndarray, n_resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """The row numbers of n clusters drawn with replacement from n clusters, ``n_resamples``
+    """Yield the row numbers of n clusters drawn with replacement from n clusters, ``n_resamples``
     times.
     """
     rng = np.random.default_rng(seed)
@@ -533,7 +533,7 @@ def _are_cosines(K: np.ndarray) -> bool:
 
 
 def _second_given_first(x: np.ndarray, rho: np.ndarray, log_p_first: np.ndarray) -> np.ndarray:
-    """P(Z_2 ≥ x | Z_1 ≥ x), by Gauss and Legendre."""
+    """Return P(Z_2 ≥ x | Z_1 ≥ x), by Gauss and Legendre."""
     nodes, weights = np.polynomial.legendre.leggauss(64)  # on the interval −1 to 1
     half = np.arcsin(rho)[..., None] / 2  # half the length of the interval 0 to arcsin ρ
     t = half * (1 + nodes)  # (..., nodes)
@@ -545,7 +545,7 @@ def _second_given_first(x: np.ndarray, rho: np.ndarray, log_p_first: np.ndarray)
 
 
 def _log_sum_of_new(x: float, K: np.ndarray) -> float:
-    """log Σ_i P(Z_j < x for all j < i | Z_i ≥ x), where each Z_j is drawn given those before it."""
+    """Return log Σ_i P(Z_j < x for all j < i | Z_i ≥ x). Each Z_j is drawn given earlier ones."""
     total = 0.0
     earlier: list[int] = []  # numbers of the directions so far
     for i in range(len(K)):

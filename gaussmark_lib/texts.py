@@ -141,6 +141,7 @@ class _Beginning(NamedTuple):
 def _beginnings(
     lm: models.LM, kind: str | Path, n: int, n_tokens: int, split: str, seed: int
 ) -> list[_Beginning]:
+    """Return the beginnings of n texts. Raise InvalidTextError if there are fewer."""
     require_int(n, "n")
     require_int(n_tokens, "n_tokens")
     is_file = kind not in KINDS
@@ -160,7 +161,7 @@ def _beginnings(
 
 
 def _long_enough(lm: models.LM, rows: Dataset, n_tokens: int) -> Iterator[_Beginning]:
-    """Encodes a text only when it is asked for, because the first n suffice."""
+    """Yield texts of enough tokens. Encode a text only when it is needed: the first n suffice."""
     for row in rows:
         ids = lm.encode(row["text"])
         if len(ids) >= n_tokens:
@@ -170,6 +171,7 @@ def _long_enough(lm: models.LM, rows: Dataset, n_tokens: int) -> Iterator[_Begin
 def _cut_from_joined(
     lm: models.LM, rows: Dataset, n_tokens: int, file_name: str
 ) -> list[_Beginning]:
+    """Return the texts of a file, joined by blank lines and cut into pieces of ``n_tokens``."""
     ids = lm.encode("\n\n".join(rows["text"]))
     starts = range(0, len(ids) - n_tokens + 1, n_tokens)
     return [

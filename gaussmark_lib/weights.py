@@ -1,7 +1,7 @@
 """What a watermark is, apart from its key, and the matrices of a model that can carry one.
 
-A :class:`Watermark` does not depend on a model. Each function that a user calls finds its matrices
-in a model, which makes it a :class:`PlacedWatermark`.
+A :class:`Watermark` does not depend on a model. A function that a user calls looks the watermark's
+matrices up in the model, and so gets a :class:`PlacedWatermark`.
 
 A linear layer computes y = W·x with W of shape (d_out, d_in). GPT-2's ``Conv1D`` stores Wᵀ: a
 :class:`Weight` hides the difference. Fused layers (Phi's ``gate_up_proj``) are one matrix. A matrix

@@ -21,6 +21,6 @@
 ``registry``     functions by name, such as schemes and corruptions
 ================ ===================================================================================
 
-A module here imports ``errors``, ``files`` and ``tokens``, and nothing else of the library. A new
-module needs a line above and a test against the slow obvious way.
+Of the library, a module here imports only ``errors``, ``files``, ``tokens`` and other modules here.
+A new module needs a line above and a test against the slow obvious way.
 """

@@ -160,7 +160,7 @@ def files_of(package: str, suffix: str = ".py") -> list[tuple[str, Path]]:
 
 
 def _distribution(package: str) -> Any:
-    """A ``metadata.Distribution``, or importlib_metadata's once that package is imported."""
+    """Return a ``metadata.Distribution``, or importlib_metadata's if that package is imported."""
     try:
         return metadata.distribution(package)
     except metadata.PackageNotFoundError:

@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from gaussmark_lib.errors import DegenerateScoreError, InvalidModelError
 
 RowNoise = Mapping[str, tuple[float, Tensor]]  # (σ, z) by the name of the marked layer
-PRODUCT_PER_NOISE = ("cpu",)  # devices that compute longer than they take to start
+PRODUCT_PER_NOISE = ("cpu",)  # devices on which a product takes longer than its launch
 
 
 class _Product(NamedTuple):

@@ -118,7 +118,9 @@ def caption(pairs: pd.DataFrame) -> str:
 
 
 def _counted(share: stats.Estimate) -> str:
-    return f"{share.value * share.n:.0f} ({share.low:.0%} to {share.high:.0%})"
+    n_hits = round(share.value * share.n)
+    interval = f"{share.low:.0%} to {share.high:.0%}"
+    return f"{n_hits} of {share.n} ({share.value:.0%}, {interval})"
 
 
 def main() -> None:
