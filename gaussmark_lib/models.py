@@ -42,31 +42,7 @@ DTYPES = ("auto", "float16", "bfloat16", "float32", "float64")
 CONTINUE = "Complete the following prompt: "  # the paper's device for chat models
 _IN_BLOCK = re.compile(r"(?P<stack>.+?)\.(?P<number>\d+)\.")  # the start of a weight's name
 _TYPED = "what the user typed"  # a stand-in, to see what a chat template puts around it
-
-# Texts and a paragraph that show whether the conversion of a model from another format went wrong:
-# such a model writes fluent rubbish.
-AWKWARD = (
-    "Two  spaces,\ta tab,\nand a new line.\n\n",
-    "    indented and with a trailing space ",
-    "Don't, won't, I'll; (brackets) [and] {others}!",
-    "naïve café, Ångström, Straße, Łódź",
-    "3.14159, 1,000,000 and 2026-11-27",
-    "x_1 = {'key': [0, 1]}  # code",
-    "<b>html</b> &amp; https://example.org/?q=1",
-    "日本語の文章です。",
-    "Русский текст, Ελληνικά",
-    "👩\u200d🔬 and 🇪🇺",
-    "∇θ ≤ ∑ ξ²/σ",
-    "ALL CAPITALS and CamelCase",
-)
-PARAGRAPH = (
-    "The museum opens at nine o'clock every morning except Monday. Visitors can buy their tickets"
-    " at the door, but in summer the line is often long, so it is better to order them a day"
-    " before. Children under twelve do not pay. There is a small garden behind the main building,"
-    " where people can sit in the shade, eat what they brought with them, and listen to the water"
-    " of an old fountain."
-)
-MOST_NATS = 1.0  # per character of this paragraph; language models need about half of it
+MOST_NATS = 1.0  # per character of plain English; language models need about half of it
 
 
 @dataclass(frozen=True)
@@ -285,11 +261,11 @@ def conversion_faults(lm: LM) -> list[str]:
     plain English paragraph may cost at most ``MOST_NATS`` per character.
     """
     faults = []
-    changed = [text for text in AWKWARD if lm.decode(lm.encode(text)) != text]
+    changed = [text for text in gguf_files.AWKWARD if lm.decode(lm.encode(text)) != text]
     if changed:
         faults.append(
-            f"the tokenizer changes {len(changed)} of {len(AWKWARD)} test strings, such as"
-            f" {shown(changed[0])}: was its conversion complete? Texts that are read back from"
+            f"the tokenizer changes {len(changed)} of {len(gguf_files.AWKWARD)} test strings, such"
+            f" as {shown(changed[0])}: was its conversion complete? Texts that are read back from"
             " their characters may lose evidence"
         )
     nats = _nats_per_character(lm)
@@ -304,7 +280,7 @@ def conversion_faults(lm: LM) -> list[str]:
 
 def _nats_per_character(lm: LM) -> float:
     """Return −log p of a plain English paragraph, as much of it as the context can hold."""
-    ids = lm.encode(PARAGRAPH)
+    ids = lm.encode(gguf_files.PARAGRAPH)
     reader = tokens.Reader(lm.model)
     prompt = [*reader.start, ids[0]]  # not empty, even if the model has no start token
     longest = reader.context or len(ids)

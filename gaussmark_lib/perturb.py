@@ -8,7 +8,6 @@ machine to 1e-6, and with P up to the rounding of the SVD.
 """
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -330,20 +329,12 @@ def export_gguf(
             _write_marked(reader, wm, key, path, kind)
         else:
             _check_same_mark(reader, wm, key, kind, mark)
-            _copy(base, path)
+            gguf_writing.copy_file(base, path)
     except OSError as error:
         raise InvalidModelError(
             f"cannot export the model to {path}: {error.strerror or error}"
         ) from None
     return path
-
-
-def _copy(base: Path, path: Path) -> None:
-    """Copy a file, complete or not at all."""
-    with files.hidden_folder(path) as folder:
-        partial = Path(folder) / path.name
-        shutil.copyfile(base, partial)
-        partial.rename(path)
 
 
 def _write_marked(

@@ -70,6 +70,30 @@ KEY_ID = "gaussmark.key_id"
 MARKED_TENSOR = "gaussmark.tensor"
 SIGMA = "gaussmark.sigma"
 
+# Texts and a paragraph that show whether the conversion of a model from another format went wrong:
+# such a model writes fluent rubbish.
+AWKWARD = (
+    "Two  spaces,\ta tab,\nand a new line.\n\n",
+    "    indented and with a trailing space ",
+    "Don't, won't, I'll; (brackets) [and] {others}!",
+    "naïve café, Ångström, Straße, Łódź",
+    "3.14159, 1,000,000 and 2026-11-27",
+    "x_1 = {'key': [0, 1]}  # code",
+    "<b>html</b> &amp; https://example.org/?q=1",
+    "日本語の文章です。",
+    "Русский текст, Ελληνικά",
+    "👩\u200d🔬 and 🇪🇺",
+    "∇θ ≤ ∑ ξ²/σ",
+    "ALL CAPITALS and CamelCase",
+)
+PARAGRAPH = (
+    "The museum opens at nine o'clock every morning except Monday. Visitors can buy their tickets"
+    " at the door, but in summer the line is often long, so it is better to order them a day"
+    " before. Children under twelve do not pay. There is a small garden behind the main building,"
+    " where people can sit in the shade, eat what they brought with them, and listen to the water"
+    " of an old fountain."
+)
+
 _one_at_a_time = threading.Lock()
 
 

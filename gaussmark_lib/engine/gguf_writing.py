@@ -9,6 +9,7 @@ would rebuild the header and drop empty strings and empty lists. Layout of a fil
     the tensors' data in the same order, each at a multiple of the alignment
 """
 
+import shutil
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -64,6 +65,14 @@ def write(
                 else:
                     _copy(base, tensor, out)
                 _pad(out, reader.alignment)
+        partial.rename(path)
+
+
+def copy_file(base: Path, path: Path) -> None:
+    """Copy a file as it is, complete or not at all."""
+    with files.hidden_folder(path) as folder:
+        partial = Path(folder) / path.name
+        shutil.copyfile(base, partial)
         partial.rename(path)
 
 
