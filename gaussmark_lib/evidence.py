@@ -67,14 +67,14 @@ def per_token(
     >>> len(tokens_of_text) == len(text)
     True
     """
-    wm, keys = perturb.ready(model, wm, [key])
-    pairs = wm.reader.pairs([prompt], [response])
+    placed, keys = perturb.ready(model, wm, [key])
+    pairs = placed.reader.pairs([prompt], [response])
     weigh = gradients.require_one(token_weights)
-    [gradient] = gradients.of_pairs(wm, pairs, token_weights=weigh)
+    [gradient] = gradients.of_pairs(placed, pairs, token_weights=weigh)
     prompt_ids, response_ids = pairs[0]
-    xis = [xi[0] for xi in perturb.drawn(wm, keys)]  # of the only key, for each weight
-    scale = wm.sigmas[0] * gradient.norm  # raises if the gradient has no direction
-    log_p, slope = _along(model, wm.linears, xis, (prompt_ids, response_ids))
+    xis = [xi[0] for xi in perturb.drawn(placed, keys)]  # of the only key, for each weight
+    scale = placed.sigmas[0] * gradient.norm  # raises if the gradient has no direction
+    log_p, slope = _along(model, placed.linears, xis, (prompt_ids, response_ids))
     log_p = log_p.double().cpu().numpy()
     evidence = slope.double().cpu().numpy() / scale
     if weigh is not None:
@@ -100,7 +100,7 @@ def _along(
         with hooks.traced(model, linears) as calls:
             log_p, number = likelihood.token_log_p(model, [pair])
             log_p = log_p[number > 0]  # (n,)
-        # g_s of Σ_t v_t log p_t, which is linear in v; so its value at v = 0 does not matter
+        # g of Σ_t v_t log p_t, which is linear in v; so its value at v = 0 does not matter
         v = torch.zeros_like(log_p, requires_grad=True)
         gs = torch.autograd.grad(
             outputs=log_p,
@@ -109,7 +109,7 @@ def _along(
             create_graph=True,
             materialize_grads=True,
         )
-        products = [  # ⟨g_s, ξ·a_s⟩ at each use of a layer
+        products = [  # Σ_i ⟨g_i, ξ·a_i⟩ over positions i, at each use of a layer
             (g * (call.a @ xis[call.layer].to(call.a).T)).sum()
             for call, g in zip(calls, gs, strict=True)
         ]

@@ -45,14 +45,14 @@ from gaussmark_lib.errors import (
 
 NOISE_BYTES = 1 << 30  # of noises that are held while a batch is written
 Mark = tuple[weights.Watermark, keys.Key] | None  # None is the base model
-Noises = dict[tuple, list[Tensor]]  # z = ξ/σ in each weight, by ``_noise`` of a mark
+Noises = dict[tuple, list[Tensor]]  # z = ξ/σ in each weight, by ``_noise_id`` of a mark
 
 
-class Shape(NamedTuple):
-    """What a draw does to the model's distribution; the default leaves it as it is.
+class Warp(NamedTuple):
+    """How the model's distribution is warped before a draw. The default leaves it unchanged.
 
-    >>> Shape(top_p=0.9)
-    Shape(top_p=0.9, temperature=1.0)
+    >>> Warp(top_p=0.9)
+    Warp(top_p=0.9, temperature=1.0)
     """
 
     top_p: float = 1.0
@@ -118,11 +118,7 @@ def sample(
     require_int(batch_size, "batch_size")
     require_int(seed, "seed", least=0)
     require_one_of(engine, "engine", ("exact", "transformers", "compiled"), InvalidTextError)
-    are_numbers = is_number(top_p) and is_number(temperature)
-    if not are_numbers or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
-        got = f"top_p={shown(top_p)} and temperature={shown(temperature)}"
-        raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got {got}")
-    wanted = Shape(float(top_p), float(temperature))
+    warp = _checked_warp(top_p, temperature)
     reader = tokens.Reader(model)
     prompts = [reader.prompt(ids, i, n_tokens) for i, ids in enumerate(prompts)]
     rows = range(len(prompts)) if rows is None else rows
@@ -133,28 +129,27 @@ def sample(
             "marks: expected engine 'exact', the only engine in which each row has its noise"
         )
     batches = in_batches(model, len(prompts), batch_size, marks)
-    is_shaped_before = bool(processor) and wanted.temperature > 0 and wanted != Shape()
-    # Then the processor gets logits that have the wanted shape, and what it returns is drawn from
-    # as it is.
-    shape = Shape() if is_shaped_before else wanted
+    # Temperature and top_p come before a processor; its output is then drawn from unchanged.
+    is_warped_before = bool(processor) and warp.temperature > 0 and warp != Warp()
+    warp_of_draw = Warp() if is_warped_before else warp
     advance = _counter(on_step, len(batches) * n_tokens) if on_step else None
     ends = end_tokens(model) if until_end else set()
     responses = []
-    for batch, marked in batches:
+    for batch, under_marks in batches:
         process = processor(batch) if processor else None
-        if is_shaped_before:
-            process = partial(_shaped_before, process, wanted)
+        if is_warped_before:
+            process = partial(_warped_before, process, warp)
         if engine == "exact":
             uniforms = uniform(seed, rows[batch], n_tokens)
-            with marked:
+            with under_marks:
                 responses += _continued(
-                    model, prompts[batch], shape, process, advance, uniforms, ends
+                    model, prompts[batch], warp_of_draw, process, advance, uniforms, ends
                 )
         else:
             responses += decoding.by_transformers(
                 model,
                 prompts[batch],
-                shape,
+                warp_of_draw,
                 process,
                 advance,
                 n_tokens,
@@ -162,6 +157,15 @@ def sample(
                 is_compiled=engine == "compiled",
             )
     return cut(model, responses) if until_end else responses
+
+
+def _checked_warp(top_p: float, temperature: float) -> Warp:
+    """Return both as plain floats. Raise InvalidTextError if one is out of its range."""
+    are_numbers = is_number(top_p) and is_number(temperature)
+    if not are_numbers or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
+        got = f"top_p={shown(top_p)} and temperature={shown(temperature)}"
+        raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got {got}")
+    return Warp(float(top_p), float(temperature))
 
 
 def _counter(on_step: Callable[[int, int], None], n_steps: int) -> Callable[[], None]:
@@ -178,7 +182,7 @@ def _counter(on_step: Callable[[int, int], None], n_steps: int) -> Callable[[], 
 def _continued(
     model: PreTrainedModel,
     prompts: list[list[int]],
-    shape: Shape,
+    warp: Warp,
     process: Processor | None,
     advance: Callable[[], None] | None,
     uniforms: Float[np.ndarray, "rows steps"],
@@ -206,7 +210,7 @@ def _continued(
             logits = out.logits[:, -1]  # (rows, vocabulary)
             if process:
                 logits = process(text, logits)
-            ids = pick(logits, u, shape.top_p, shape.temperature)[:, None]  # (rows, 1)
+            ids = pick(logits, u, warp.top_p, warp.temperature)[:, None]  # (rows, 1)
             text = torch.cat([text, ids], dim=1)
             mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
             position = position[:, -1:] + 1
@@ -259,10 +263,10 @@ def probabilities(logits: Tensor, top_p: float, temperature: float) -> Tensor:
     return p
 
 
-def _shaped_before(process: Processor, shape: Shape, ids: Tensor, logits: Tensor) -> Tensor:
+def _warped_before(process: Processor, warp: Warp, ids: Tensor, logits: Tensor) -> Tensor:
     """Apply top_p and temperature, then the processor."""
-    shaped = probabilities(logits, shape.top_p, shape.temperature).log()
-    return process(ids, shaped)
+    warped = probabilities(logits, warp.top_p, warp.temperature).log()
+    return process(ids, warped)
 
 
 def uniform(seed: int, rows: Iterable[int], n_tokens: int) -> Float[np.ndarray, "rows tokens"]:
@@ -321,14 +325,14 @@ def in_batches(
     placed = [] if marks is None else _placed(model, marks, n)
     sizes = [mark[0].d for mark in placed if mark]  # numbers of each mark's noise, float32
     n_held = max(4, NOISE_BYTES // (4 * max(sizes, default=1)))  # noises that are held at a time
-    n_noises = len({_noise(*mark) for mark in placed if mark})
+    n_noises = len({_noise_id(*mark) for mark in placed if mark})
     if n_noises > n_held:
         batch_size = min(batch_size, n_held)
     batches = [slice(start, start + batch_size) for start in range(0, n, batch_size)]
     if not placed:
         return [(rows, nullcontext()) for rows in batches]
     noises: Noises = {}  # shared by the batches: what the next one needs again is not drawn again
-    return [(rows, _marked(model, placed[rows], noises)) for rows in batches]
+    return [(rows, _under_marks(model, placed[rows], noises)) for rows in batches]
 
 
 def _placed(model: PreTrainedModel, marks: Sequence[Mark], n: int) -> list[Mark]:
@@ -352,29 +356,29 @@ def _placed(model: PreTrainedModel, marks: Sequence[Mark], n: int) -> list[Mark]
     return marks
 
 
-def _noise(wm: weights.PlacedWatermark, key: keys.Key) -> tuple:
-    """Return what the noise of a mark depends on, apart from its σ."""
+def _noise_id(wm: weights.PlacedWatermark, key: keys.Key) -> tuple:
+    """Return what tells the z of two marks apart: everything that z = ξ/σ depends on."""
     return wm.weights, wm.rank_dropped, wm.side, key
 
 
 @contextmanager
-def _marked(model: PreTrainedModel, marks: list[Mark], noises: Noises) -> Iterator[None]:
+def _under_marks(model: PreTrainedModel, marks: list[Mark], noises: Noises) -> Iterator[None]:
     """Let row i be written under mark i inside the ``with``.
 
     ``noises`` has the z of the batch before, and afterwards those of this batch.
     """
-    needed = {_noise(*mark): mark for mark in marks if mark}
-    for noise in noises.keys() - needed.keys():
-        del noises[noise]
-    for noise, (wm, key) in needed.items():
-        if noise not in noises:
+    needed = {_noise_id(*mark): mark for mark in marks if mark}
+    for noise_id in noises.keys() - needed.keys():
+        del noises[noise_id]
+    for noise_id, (wm, key) in needed.items():
+        if noise_id not in noises:
             xis = perturb.drawn(wm, [key])
             # z = ξ/σ, with the rank's projection: the hook multiplies by σ after z·x
-            noises[noise] = [xi[0] / sigma for xi, sigma in zip(xis, wm.sigmas, strict=True)]
+            noises[noise_id] = [xi[0] / sigma for xi, sigma in zip(xis, wm.sigmas, strict=True)]
     layers = {linear.name: linear for mark in marks if mark for linear in mark[0].linears}
     row_noises = [_of_row(*mark, noises) if mark else None for mark in marks]
     with (
-        perturb.marked(model, "a key per row"),
+        perturb.flagged_as_perturbed(model, "a key per row"),
         hooks.row_noise(model, list(layers.values()), row_noises),
     ):
         yield
@@ -382,5 +386,5 @@ def _marked(model: PreTrainedModel, marks: list[Mark], noises: Noises) -> Iterat
 
 def _of_row(wm: weights.PlacedWatermark, key: keys.Key, noises: Noises) -> hooks.RowNoise:
     """Return the (σ, z) of a mark by the name of its weight."""
-    zs = noises[_noise(wm, key)]
+    zs = noises[_noise_id(wm, key)]
     return dict(zip(wm.weights, zip(wm.sigmas, zs, strict=True), strict=True))

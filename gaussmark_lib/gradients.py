@@ -1,12 +1,12 @@
 """G = ∇_θ log p_θ(y | x) of many texts at once: the part of a test that does not depend on the key.
 
-A linear layer computes y_s = W·a_s at each position s, so
+A linear layer computes y_i = W·a_i at each position i, so
 
-    G = Σ_s g_s a_sᵀ,      g_s = ∂ log p_θ(y | x) / ∂y_s
+    G = Σ_i g_i a_iᵀ,      g_i = ∂ log p_θ(y | x) / ∂y_i
 
 with x the prompt, y the response, and log p_θ(y | x) the *sum* over response tokens, at the base θ.
-A hook keeps a_s and makes the layer's output the start of the graph. A single backward pass down to
-it gives g_s for all texts of a batch. Layers below are not differentiated, and gradients of other
+A hook keeps a_i and makes the layer's output the start of the graph. A single backward pass down to
+it gives g_i for all texts of a batch. Layers below are not differentiated, and gradients of other
 weights are not formed. Several weights, several lengths of a text, and several weighings of its
 tokens share a forward pass.
 """
@@ -58,7 +58,8 @@ class TextGradient:
         parts: G of each weight (PG if rank_dropped > 0), as a matrix (d_out, d_in) or by its terms,
             in nats per unit of weight.
         scales: σ_s/σ_1 of each weight s; 1.0 for a single weight.
-        bound: Σ_s ‖g_s‖‖a_s‖ over all weights, scaled alike: G below its rounding error is zero.
+        bound: Σ_s (σ_s/σ_1) Σ_i ‖g_i‖‖a_i‖, over weights s and positions i. A norm below
+            ``ROUNDING``·ε·bound counts as zero.
         log_lik: log p_θ(y | x), nats, the sum over its ``n_tokens`` tokens.
     """
 
@@ -147,9 +148,9 @@ def gradients(
     >>> gradient.G.shape == wm.on(lm.model).linear.shape
     True
     """
-    wm = PlacedWatermark(model, wm)
+    placed = PlacedWatermark(model, wm)
     perturb.refuse_perturbed(model)
-    return of_pairs(wm, wm.reader.pairs(prompts, responses), **settings)
+    return of_pairs(placed, placed.reader.pairs(prompts, responses), **settings)
 
 
 def norms(
@@ -223,23 +224,27 @@ def of_pairs(
         batch = {text: pairs[text] for text in numbers}
         with arithmetic.computing_in(wm.model, dtype), arithmetic.frozen(wm.model):
             passes = _passes(wm, batch, ends, weighings)
-        for gradient in _of_passes(wm, batch, passes, form):
-            if failed is None or _has_direction(gradient, failed):
+        for gradient in _gradients_of_texts(wm, batch, passes, form):
+            error = None if failed is None else _error(gradient)
+            if error is None:
                 yield gradient
+            else:
+                failed[gradient.text] = error
 
 
-class _Direction(NamedTuple):
-    """A backward pass: where the texts end (None: each at its end), and g of each call."""
+class _Backward(NamedTuple):
+    """A backward pass, along Σ_t w_t log p_t of each text up to its end."""
 
-    end: int | None
-    slopes: list[Tensor]  # (texts, positions, d_out)
+    end: int | None  # the texts' length; None: each at its own end
+    weights: Float[Tensor, "texts n"]  # w_t where token t is predicted, 0 elsewhere
+    slopes: list[Tensor | float]  # g of each call of a layer, (texts, positions, d_out), or 0
 
 
 class _Passes(NamedTuple):
     """What remains of the passes of a batch, without the logits, which take most memory."""
 
     inputs: list[tuple[int, Tensor]]  # of each call of a layer: the layer's number, and a
-    directions: list[_Direction]
+    backward: list[_Backward]
     log_p: list[Float[np.ndarray, " n"]]  # of each text's tokens, nats
 
 
@@ -251,13 +256,12 @@ def _passes(
 ) -> _Passes:
     """Run a forward pass, and a backward pass for each end and each weighing.
 
-    The ends ascend: a longer beginning of a text is the shorter one and what its further tokens
-    add. So each backward pass differentiates only these, and the slopes add up.
+    Ends ascend. A backward pass differentiates only the tokens that were added since the previous
+    end, and its slopes are added to the previous ones.
     """
     with hooks.traced(wm.model, wm.linears) as calls:
         logits, targets, number = likelihood.predictions(wm.model, list(pairs.values()))
     logits.requires_grad_()  # even if they depend on no marked layer: then G is 0
-    outputs = [call.y for call in calls]
     p = arithmetic.log_softmax_(arithmetic.wide(logits.detach()))  # log p so far
     log_p = p.gather(-1, targets[..., None])[..., 0]  # (texts, n)
     p.exp_()  # in place: logits and p are the largest tensors of all
@@ -265,44 +269,43 @@ def _passes(
     log_p_of_texts = [row[is_token] for row, is_token in rows]
 
     n_passes = len(ends) * len(weighings)
-    # what the shorter beginnings have, for each weighing
-    shorter_weights = [torch.zeros_like(log_p) for _ in weighings]
-    shorter_slopes = [[0.0 for _ in calls] for _ in weighings]
-    directions = []
+    nothing = _Backward(end=0, weights=torch.zeros_like(log_p), slopes=[0.0 for _ in calls])
+    previous = [nothing for _ in weighings]  # the last pass of each weighing
+    backward = []
     for end in ends:
-        # where a token of the texts' beginnings is predicted, (texts, n)
-        is_scored = number > 0 if end is None else (number > 0) & (number <= end)
-        for i, weigh in enumerate(weighings):
+        is_scored = number > 0  # where a token of the texts' beginnings is predicted, (texts, n)
+        if end is not None:
+            is_scored &= number <= end
+        for i, weighing in enumerate(weighings):
             weights = is_scored.to(log_p)
-            if weigh is not None:
-                w = _weights(weigh, pairs, log_p_of_texts, end)
+            if weighing is not None:
+                w = _token_weights(weighing, pairs, log_p_of_texts, end)
                 weights[is_scored] = torch.from_numpy(w).to(log_p)
-            is_last = len(directions) == n_passes - 1
+            is_last = len(backward) == n_passes - 1
             slope = arithmetic.slope_(
                 p=p if is_last else p.clone(),  # is overwritten
                 targets=targets,
-                weights=weights - shorter_weights[i],
+                weights=weights - previous[i].weights,
             )
             added = torch.autograd.grad(
                 outputs=logits,
-                inputs=outputs,
+                inputs=[call.y for call in calls],
                 grad_outputs=slope.to(logits),
                 retain_graph=not is_last,
                 materialize_grads=True,
             )
             slopes = [
                 shorter + arithmetic.wide(g)
-                for shorter, g in zip(shorter_slopes[i], added, strict=True)
+                for shorter, g in zip(previous[i].slopes, added, strict=True)
             ]
-            directions.append(_Direction(end, slopes))
-            shorter_weights[i] = weights
-            shorter_slopes[i] = slopes
+            previous[i] = _Backward(end, weights, slopes)
+            backward.append(previous[i])
     inputs = [(call.layer, call.a) for call in calls]
-    return _Passes(inputs, directions, log_p_of_texts)
+    return _Passes(inputs, backward, log_p_of_texts)
 
 
-def _weights(
-    weigh: Weigh | FixedWeights,
+def _token_weights(
+    weighing: Weigh | FixedWeights,
     pairs: Mapping[int, Pair],
     log_p: Sequence[Float[np.ndarray, " _"]],
     end: int | None,
@@ -311,7 +314,7 @@ def _weights(
     weights = []
     for row, (text, (_, y)) in enumerate(pairs.items()):
         ids = y[:end]
-        w = weigh(ids, log_p[row][:end]) if callable(weigh) else weigh[text][:end]
+        w = weighing(ids, log_p[row][:end]) if callable(weighing) else weighing[text][:end]
         if np.shape(w) != (len(ids),):
             expected = f"token_weights: expected {len(ids)} numbers for response {text}"
             raise InvalidTextError(f"{expected}, got {shown(w)}")
@@ -319,7 +322,7 @@ def _weights(
     return np.concatenate(weights)
 
 
-def _of_passes(
+def _gradients_of_texts(
     wm: PlacedWatermark,
     pairs: Mapping[int, Pair],
     passes: _Passes,
@@ -328,7 +331,7 @@ def _of_passes(
     """Yield the gradients of each text, in the order of the passes."""
     scales = [sigma / wm.sigmas[0] for sigma in wm.sigmas]
     for row, (text, (x, y)) in enumerate(pairs.items()):
-        for end, slopes in passes.directions:
+        for end, _, slopes in passes.backward:
             if end is not None and end > len(y):
                 break  # the text has no such length, and no later one
             n_tokens = len(y[:end])
@@ -351,13 +354,13 @@ def _projected(G: Tensor | Factors, P: Projector) -> Tensor | Factors:
     return G.projected(P) if isinstance(G, Factors) else P(G)
 
 
-def _has_direction(gradient: TextGradient, failed: dict[int, GaussMarkError]) -> bool:
-    """Return whether G is not zero; if it is, ``failed`` gets the error."""
+def _error(gradient: TextGradient) -> DegenerateScoreError | None:
+    """Return the error of a gradient that is zero or not finite, and None for any other."""
     try:
-        return gradient.norm > 0
+        _ = gradient.norm  # raises the error
     except DegenerateScoreError as error:
-        failed[gradient.text] = error
-        return False
+        return error
+    return None
 
 
 def _checked_lengths(lengths: Sequence[int]) -> list[int]:
@@ -375,7 +378,7 @@ def _checked_weights(token_weights: TokenWeights, pairs: Mapping[int, Pair]) -> 
         return [token_weights]
     expected = "token_weights: expected a list per response"
     weights = require_list(token_weights, f"{expected}, or functions", least=1)
-    if all(weigh is None or callable(weigh) for weigh in weights):
+    if all(weighing is None or callable(weighing) for weighing in weights):
         return weights
     require_list(weights, expected, least=max(pairs, default=-1) + 1)
     for text, (_, y) in pairs.items():

@@ -36,6 +36,7 @@ def token_log_p(
 def _entropy(
     model: PreTrainedModel, pairs: Sequence[Pair]
 ) -> tuple[Float[Tensor, "texts n"], Int[Tensor, "texts n"]]:
+    """Return the entropy where each response token is predicted, nats, and the token's number."""
     logits, _, number = predictions(model, pairs)
     p = wide(logits).log_softmax(-1).exp()  # (texts, n, vocabulary)
     terms = torch.special.entr(p)  # −p log p, and 0 where p is 0

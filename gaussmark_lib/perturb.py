@@ -48,9 +48,9 @@ def ready(
     Raise PerturbedModelError for a watermarked model, and the errors of
     :class:`weights.PlacedWatermark` and :meth:`keys.Key.check`.
     """
-    wm = PlacedWatermark(model, wm)  # raises if it is not a model
+    placed = PlacedWatermark(model, wm)  # raises if it is not a model
     refuse_perturbed(model)
-    return wm, listed(keys, wm)
+    return placed, listed(keys, placed)
 
 
 def noise(
@@ -179,7 +179,7 @@ def moved(wm: PlacedWatermark, xis: Sequence[Tensor], by: str = "a given noise")
     """
     config = wm.model.config
     sigmas_carried = []
-    with marked(wm.model, by), ExitStack() as after:
+    with flagged_as_perturbed(wm.model, by), ExitStack() as after:
         for linear, xi, sigma in zip(wm.linears, xis, wm.sigmas, strict=True):
             theta = linear.parameter.data
             # The very tensor returns: θ + ξ − ξ would not be θ, bit for bit.
@@ -199,8 +199,8 @@ def moved(wm: PlacedWatermark, xis: Sequence[Tensor], by: str = "a given noise")
 
 
 @contextmanager
-def marked(model: PreTrainedModel, by: str) -> Iterator[None]:
-    """Let the model be known as perturbed inside the ``with``, and refused as a base model."""
+def flagged_as_perturbed(model: PreTrainedModel, by: str) -> Iterator[None]:
+    """Flag the model inside the ``with``, so that it is refused as a base model."""
     refuse_perturbed(model)
     setattr(model, _MARK, by)
     try:
@@ -354,15 +354,15 @@ def _write_marked(
     [xis] = drawn(placed, [key])  # of the only weight, (1, d_out, d_in)
     xi = xis[0]
     content = gguf_files.encoded(reader, tensor.name, theta + xi, kind)
-    moved = gguf_files.decoded(reader, tensor.name, content, kind)
+    stored_theta_xi = gguf_files.decoded(reader, tensor.name, content, kind)
     # θ rounded in the same way: the difference of the two is what is left of ξ.
     theta_content = gguf_files.encoded(reader, tensor.name, theta, kind)
-    unmoved = gguf_files.decoded(reader, tensor.name, theta_content, kind)
+    stored_theta = gguf_files.decoded(reader, tensor.name, theta_content, kind)
     what = f"numbers of {wm.weight}, which are {kind.name}"
     mark = {
         gguf_files.KEY_ID: key.key_id,
         gguf_files.MARKED_TENSOR: tensor.name,
-        gguf_files.SIGMA: carried(unmoved, moved, xi, wm.sigma, what),
+        gguf_files.SIGMA: carried(stored_theta, stored_theta_xi, xi, wm.sigma, what),
     }
     gguf_writing.write(reader, path, {tensor.name: kind}, lambda _: content, mark)
 

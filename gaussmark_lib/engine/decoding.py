@@ -60,19 +60,19 @@ def reserved_cache(model: PreTrainedModel, n_positions: int) -> DynamicCache:
 def by_transformers(
     model: PreTrainedModel,
     prompts: list[list[int]],
-    shape: tuple[float, float],
+    warp: tuple[float, float],
     process: Processor | None,
     advance: Callable[[], None] | None,
     n_tokens: int,
     seed: list[int],
     is_compiled: bool,
 ) -> list[list[int]]:
-    """Continue the prompts of a batch by ``model.generate``, with ``shape`` (top_p, temperature).
+    """Continue the prompts of a batch by ``model.generate``, with ``warp`` (top_p, temperature).
 
     The state of the caller's random numbers does not change.
     """
     ids, mask = blocks.padded(prompts, "left", model.device)
-    top_p, temperature = shape
+    top_p, temperature = warp
     is_sampling = temperature > 0
     config = GenerationConfig(  # without an end token, so that none ends a text
         max_new_tokens=n_tokens,

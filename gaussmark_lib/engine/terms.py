@@ -12,7 +12,7 @@ from gaussmark_lib.engine.arithmetic import wide
 
 
 class Factors(NamedTuple):
-    """G = Σ_s g_s a_sᵀ by its terms, float32 at least."""
+    """G = Σ_i g_i a_iᵀ over positions i, by its terms, float32 at least."""
 
     g: Float[Tensor, "n d_out"]
     a: Float[Tensor, "n d_in"]
@@ -26,14 +26,14 @@ class Factors(NamedTuple):
         return self.matrix().flatten()
 
     def inner(self, other: "Factors") -> float:
-        """Return ⟨G, H⟩ = Σ_st ⟨g_s, h_t⟩⟨a_s, b_t⟩, in float64, for H = Σ_t h_t b_tᵀ.
+        """Return ⟨G, H⟩ = Σ_ij ⟨g_i, h_j⟩⟨a_i, b_j⟩, in float64, for H = Σ_j h_j b_jᵀ.
 
         >>> G = Factors(g=torch.tensor([[1.0, 2.0]]), a=torch.tensor([[3.0, 0.0]]))
         >>> G.inner(G), (G.matrix() ** 2).sum().item()
         (45.0, 45.0)
         """
-        gh = self.g.double() @ other.g.double().T  # ⟨g_s, h_t⟩, (n, m)
-        ab = self.a.double() @ other.a.double().T  # ⟨a_s, b_t⟩, (n, m)
+        gh = self.g.double() @ other.g.double().T  # ⟨g_i, h_j⟩, (n, m)
+        ab = self.a.double() @ other.a.double().T  # ⟨a_i, b_j⟩, (n, m)
         products = gh * ab
         return products.sum().item()
 
@@ -47,11 +47,11 @@ class Factors(NamedTuple):
         return math.sqrt(max(square, 0.0))  # rounding may take it below 0
 
     def bound(self) -> float:
-        """Return Σ_s ‖g_s‖‖a_s‖ ≥ ‖G‖, the scale of rounding errors in G."""
+        """Return Σ_i ‖g_i‖‖a_i‖ ≥ ‖G‖, the scale of rounding errors in G."""
         return (self.g.norm(dim=1) * self.a.norm(dim=1)).sum().item()
 
     def projected(self, project) -> "Factors":
-        """Return PGQ = Σ_s (P g_s)(Q a_s)ᵀ, in float64.
+        """Return PGQ = Σ_i (P g_i)(Q a_i)ᵀ, in float64.
 
         Float64, because the terms may nearly cancel: the sum can be much smaller than each of them.
         """

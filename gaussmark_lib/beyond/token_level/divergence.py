@@ -61,7 +61,7 @@ def per_text(
                 wm, keys_of_texts, k, a[texts, predicts]
             )
         with (
-            perturb.marked(model, f"{len(set(keys))} keys"),
+            perturb.flagged_as_perturbed(model, f"{len(set(keys))} keys"),
             module.register_forward_hook(add_noise),
         ):
             marked = divergence.logits(model, inputs, n_tokens)

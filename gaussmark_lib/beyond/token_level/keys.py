@@ -132,7 +132,7 @@ def sample(
         step = done
 
     with (
-        perturb.marked(model, f"{len(set(keys))} keys"),
+        perturb.flagged_as_perturbed(model, f"{len(set(keys))} keys"),
         wm.linear.module.register_forward_hook(add),
     ):
         return generate.sample(
