@@ -31,7 +31,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -43,7 +43,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
-from gaussmark_lib import keys, tokens
+from gaussmark_lib import tokens
 from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.engine.decoding import Processor
 from gaussmark_lib.errors import (
@@ -52,13 +52,22 @@ from gaussmark_lib.errors import (
     require_between,
     require_one_of,
 )
-from gaussmark_lib.keys import Key
+from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.scheme import Keys, SamplerScheme, register
 from gaussmark_lib.tokens import Texts
 
 COLUMNS = ["text", "n_tokens", "n_scored", "n_green", "statistic", "p_normal", "p_value", "log10_p"]
 Bigram = tuple[int, int]  # a token and the next one
 LISTS = 64  # green lists at a time
+
+
+class _Pairs(NamedTuple):
+    """The distinct pairs of neighbouring tokens of a text, and the key of their green lists."""
+
+    number: int
+    n_tokens: int
+    pairs: set[Bigram]
+    hashing_key: int
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,7 @@ class KGW(SamplerScheme):
     marks_greedy: ClassVar[bool] = True
 
     def __post_init__(self):
-        keys.listed([self.key])
+        listed([self.key])
         require_between(self.bias, "bias", InvalidWatermarkError)
         require_between(self.green_share, "green_share", InvalidWatermarkError, high=1)
         require_one_of(self.test, "test", ("exact", "z"), InvalidWatermarkError)
@@ -174,11 +183,9 @@ class KGW(SamplerScheme):
         for some in in_lists(after, LISTS):
             green_ids = self.green_ids(model, [(hashing_key, previous) for previous in some])
             is_green = torch.zeros(len(some), vocabulary, dtype=torch.bool, device=model.device)
-            is_green.scatter_(1, green_ids, True)
-            rows = [row for row, previous in enumerate(some) for _ in after[previous]]
-            pairs_of_rows = [(previous, token) for previous in some for token in after[previous]]
-            hits = is_green[rows, [token for _, token in pairs_of_rows]].tolist()
-            green |= {pair for pair, is_hit in zip(pairs_of_rows, hits, strict=True) if is_hit}
+            is_green = is_green.scatter_(1, green_ids, True).cpu().numpy()  # (some, vocabulary)
+            for previous, is_green_after in zip(some, is_green, strict=True):
+                green |= {(previous, token) for token in after[previous] if is_green_after[token]}
         return green
 
     def score(
@@ -201,7 +208,7 @@ class KGW(SamplerScheme):
         [{'n_scored': 6, 'n_green': 2}]
         """
         start = tokens.config(model).bos_token_id
-        texts = []  # number, ids, distinct pairs, hashing key
+        pairs_of_texts: list[_Pairs] = []
         pairs_of_key: dict[int, set[Bigram]] = defaultdict(set)
         for i, ids, scheme in self.keyed(model, responses, keys):
             text = ids[1:] if ids[:1] == [start] else ids  # the start token was not sampled
@@ -212,15 +219,15 @@ class KGW(SamplerScheme):
                 raise InvalidTextError(f"response {i}: {expected}, got {len(ids)} tokens")
             hashing_key = scheme.hashing_key
             pairs_of_key[hashing_key] |= pairs
-            texts.append((i, ids, pairs, hashing_key))
+            pairs_of_texts.append(_Pairs(i, len(ids), pairs, hashing_key))
         green = {
             hashing_key: self.green_pairs(model, hashing_key, of_key)
             for hashing_key, of_key in pairs_of_key.items()
         }
         rows = []
-        for i, ids, pairs, hashing_key in texts:
-            n_green = len(pairs & green[hashing_key])
-            rows.append((i, len(ids), len(pairs), n_green))
+        for of_text in pairs_of_texts:
+            n_green = len(of_text.pairs & green[of_text.hashing_key])
+            rows.append((of_text.number, of_text.n_tokens, len(of_text.pairs), n_green))
         table = pd.DataFrame(rows, columns=COLUMNS[:4])
         n_scored = table["n_scored"]
         n_green = table["n_green"]

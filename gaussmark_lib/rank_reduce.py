@@ -36,7 +36,8 @@ class Projector:
 
     def __call__(self, matrix: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "d_out d_in"]:
         """Return PMQ."""
-        return project_out(project_out(matrix, self.left).T, self.right).T
+        left_removed = project_out(matrix, self.left)  # PM
+        return project_out(left_removed.T, self.right).T
 
 
 def projector(theta: Float[Tensor, "d_out d_in"], k: int, side: str = "left") -> Projector:

@@ -25,10 +25,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import divergence, generate, keys, tokens
+from gaussmark_lib import divergence, generate, tokens
 from gaussmark_lib.engine.registry import Registry
 from gaussmark_lib.errors import InvalidWatermarkError, kind
-from gaussmark_lib.keys import Key
+from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import Watermark
 
@@ -242,5 +242,5 @@ def named(wm: Watermark, key: Key, names: Sequence[str] | None = None) -> dict[s
     """
     if not isinstance(wm, Watermark):
         raise InvalidWatermarkError(f"wm: expected a perturb.Watermark, got {kind(wm)}")
-    [key] = keys.listed([key])
+    [key] = listed([key])
     return {name: make(wm, key) for name, make in makers.chosen(names).items()}

@@ -181,9 +181,10 @@ def psi(
     >>> psi(G, wm.on(lm.model), [Key.from_seed(1), Key.from_seed(2)]).shape
     (1, 2)
     """
-    values = [psi for _, psi in statistics(gradients, wm, keys, paired=paired)]
+    tested = statistics(gradients, wm, keys, paired=paired)
+    psi_of_texts = [psi_of_keys for _, psi_of_keys in tested]
     shape = (-1,) if paired else (-1, len(keys))  # even if there are no texts
-    return np.array(values).reshape(shape)
+    return np.array(psi_of_texts).reshape(shape)
 
 
 def statistics(
@@ -199,20 +200,21 @@ def statistics(
     It holds a bounded number of gradients and noises at a time.
     """
     sigma = wm.sigmas[0]
-    n_texts, n_keys = blocks.at_once(len(keys), wm.d)  # what memory has room for
+    at_once = blocks.at_once(len(keys), wm.d)
+    fit_all_keys = len(keys) <= at_once.keys
     noises = None  # σz of all keys, (keys, d)
     if xis is not None:
         noises = xis.flatten(1)
-    elif not paired and len(keys) <= n_keys:
+    elif not paired and fit_all_keys:
         noises = streams(keys, wm.d, sigma, wm.model.device)  # drawn once for all texts
-    for block in blocks.in_lists(gradients, n_texts):
+    for block in blocks.in_lists(gradients, at_once.texts):
         u = torch.stack([gradient.unit() for gradient in block])  # G/‖G‖, (texts, d)
         if paired:
             inner = _inner_paired(u, [keys[gradient.text] for gradient in block], sigma)
         elif noises is not None:
             inner = u @ noises.to(u).T  # (texts, keys)
         else:
-            inner = _inner_in_parts(u, keys, n_keys, sigma)
+            inner = _inner_in_parts(u, keys, at_once.keys, sigma)
         values = inner.double().cpu().numpy() / sigma
         yield from zip(block, values, strict=True)
 
@@ -248,15 +250,15 @@ def table(
         key_ids: the names of the keys that each text was tested with, by the text's number.
     """
     rows = []
-    for gradient, values in tested:
+    for gradient, psi_of_keys in tested:
         facts = (gradient.norm, gradient.log_lik, gradient.n_tokens)
-        for key_id, psi in zip(key_ids[gradient.text], np.atleast_1d(values), strict=True):
-            rows.append((gradient.text, key_id, psi, *facts))
+        for key_id, value in zip(key_ids[gradient.text], np.atleast_1d(psi_of_keys), strict=True):
+            rows.append((gradient.text, key_id, value, *facts))
     names = ["text", "key_id", "psi", "grad_norm", "log_lik", "n_tokens"]
     scores = pd.DataFrame(rows, columns=names)
-    psi = scores["psi"].to_numpy(float)
-    scores["p_value"] = norm.sf(psi)
-    scores["log10_p"] = norm.logsf(psi) / np.log(10)  # exact even if p underflows
+    psi_of_rows = scores["psi"].to_numpy(float)
+    scores["p_value"] = norm.sf(psi_of_rows)
+    scores["log10_p"] = norm.logsf(psi_of_rows) / np.log(10)  # exact even if p underflows
     # stable: the keys of a text stay in their order
     return scores[COLUMNS].sort_values(ORDER, kind="stable", ignore_index=True)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,17 +37,24 @@ def batches(vocabulary: int, lengths: dict[int, int], batch_size: int) -> Iterat
         yield batch
 
 
-def at_once(n_keys: int, d: int) -> tuple[int, int]:
-    """Return how many texts, and how many keys, to hold at a time, with d numbers each.
+class AtOnce(NamedTuple):
+    """How many texts, and how many keys, memory has room for at a time."""
+
+    texts: int
+    keys: int
+
+
+def at_once(n_keys: int, d: int) -> AtOnce:
+    """Return how many texts, and how many of the keys, to hold at a time, with d numbers each.
 
     If not all noises fit in ``HELD`` bytes, each block of texts draws them again.
     """
     n_held = max(4, HELD // (FLOAT32 * d))
     if n_keys > n_held:
         # Many texts per block: the noises are drawn again for each block.
-        return max(8, n_held), n_held
+        return AtOnce(texts=max(8, n_held), keys=n_held)
     n_texts = (n_held - n_keys) // 2  # a text has a gradient and a copy of it
-    return min(max(1, n_texts), 32), n_keys
+    return AtOnce(texts=min(max(1, n_texts), 32), keys=n_keys)
 
 
 def in_lists(items: Iterable, n: int) -> Iterator[list]:

@@ -105,7 +105,7 @@ def read(path: Path) -> tuple[bytes, Binding | None] | str:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(MOST_BYTES)
         content = json.loads(text)
-        file = _File.model_validate_json(text)  # of ``content``, strictness would refuse lists
+        parsed = _File.model_validate_json(text)  # of ``content``, strictness would refuse lists
     except OSError as error:
         return f"cannot read the key file {path}: {error.strerror}"
     except ValidationError as error:
@@ -119,11 +119,11 @@ def read(path: Path) -> tuple[bytes, Binding | None] | str:
             f"{path} is not a complete key file: expected JSON as Key.save writes it; restore it"
             " from a copy"
         )
-    if file.format != FORMAT:
-        return f"{path}: expected format {FORMAT!r}, got {file.format!r}"
-    secret = bytes.fromhex(file.secret)
-    sealed = hmac.compare_digest(file.seal.encode(), _seal(secret, content).encode())
-    if not sealed or file.key_id != key_id(secret):
+    if parsed.format != FORMAT:
+        return f"{path}: expected format {FORMAT!r}, got {parsed.format!r}"
+    secret = bytes.fromhex(parsed.secret)
+    sealed = hmac.compare_digest(parsed.seal.encode(), _seal(secret, content).encode())
+    if not sealed or parsed.key_id != key_id(secret):
         return (
             f"{path} was edited or damaged: its seal does not fit its content; restore it from a"
             " copy"
@@ -134,7 +134,7 @@ def read(path: Path) -> tuple[bytes, Binding | None] | str:
             f" only its owner can read; run `chmod 600 {shlex.quote(str(path))}`. Anyone who has"
             " read it can detect and remove the watermark: in that case make a new key"
         )
-    return secret, file.binding
+    return secret, parsed.binding
 
 
 def _seal(secret: bytes, content: dict) -> str:

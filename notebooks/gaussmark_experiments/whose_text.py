@@ -299,7 +299,8 @@ def pasted(human: Sequence[Pair], texts: Texts, share: float, seed: int = 0) -> 
     if share:
         n_copied = round(share * len(responses[0]))
         parts = [ids[:n_copied] for ids in texts]
-        prompts, responses = quoted(responses)(prompts, parts, 1 - share, seed)
+        quote = quoted(hosts=responses)
+        prompts, responses = quote(prompts, parts, 1 - share, seed)
     return list(zip(prompts, responses, strict=True))
 
 

@@ -81,8 +81,8 @@ def weights(
             f"the suspect's {names} equals that of the base in every number: it has no watermark"
         )
     inner = []
-    _, n_at_once = blocks.at_once(len(keys), wm.d)
-    for group in blocks.in_lists(keys, n_at_once):
+    at_once = blocks.at_once(len(keys), wm.d)
+    for group in blocks.in_lists(keys, at_once.keys):
         z = streams(group, wm.d, 1.0)  # (k, d)
         of_matrices = [
             torch.einsum("kij,ij->ki", part.unflatten(1, v.shape), v).double()
