@@ -118,7 +118,11 @@ def sample(
     require_int(batch_size, "batch_size")
     require_int(seed, "seed", least=0)
     require_one_of(engine, "engine", ("exact", "transformers", "compiled"), InvalidTextError)
-    warp = _checked_warp(top_p, temperature)
+    are_numbers = is_number(top_p) and is_number(temperature)
+    if not are_numbers or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
+        got = f"top_p={shown(top_p)} and temperature={shown(temperature)}"
+        raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got {got}")
+    warp = Warp(float(top_p), float(temperature))
     reader = tokens.Reader(model)
     prompts = [reader.prompt(ids, i, n_tokens) for i, ids in enumerate(prompts)]
     rows = range(len(prompts)) if rows is None else rows
@@ -157,15 +161,6 @@ def sample(
                 is_compiled=engine == "compiled",
             )
     return cut(model, responses) if until_end else responses
-
-
-def _checked_warp(top_p: float, temperature: float) -> Warp:
-    """Return both as plain floats. Raise InvalidTextError if one is out of its range."""
-    are_numbers = is_number(top_p) and is_number(temperature)
-    if not are_numbers or not 0 < top_p <= 1 or not 0 <= temperature < float("inf"):
-        got = f"top_p={shown(top_p)} and temperature={shown(temperature)}"
-        raise InvalidTextError(f"expected 0 < top_p ≤ 1 and a finite temperature ≥ 0, got {got}")
-    return Warp(float(top_p), float(temperature))
 
 
 def _counter(on_step: Callable[[int, int], None], n_steps: int) -> Callable[[], None]:
