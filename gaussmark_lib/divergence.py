@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, perturb, stats, tokens
 from gaussmark_lib.engine import blocks
-from gaussmark_lib.engine.arithmetic import wide
+from gaussmark_lib.engine.arithmetic import evaluating, wide
 from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.tokens import Pair, Texts
 
@@ -45,7 +45,8 @@ def per_text(
     either ``marks`` or a ``processor``, with the meaning that they have for ``generate.sample``:
     they make q of p.
 
-    Raise PerturbedModelError for a watermarked model, and InvalidTextError as for a score.
+    Raise PerturbedModelError for a watermarked model, and InvalidTextError as for a score, or for
+    both ``marks`` and a ``processor``.
 
     >>> from gaussmark_lib import models
     >>> lm = models.load("doclm")
@@ -55,6 +56,8 @@ def per_text(
     >>> bool(nats > 0)
     True
     """
+    if marks is not None and processor is not None:
+        raise InvalidTextError("expected marks or a processor, got both")
     pairs = list(tokens.Reader(model).pairs(prompts, responses).values())
     perturb.refuse_perturbed(model)
     nats = []
@@ -106,7 +109,8 @@ def logits(
     model: PreTrainedModel, inputs: dict[str, Tensor], n_tokens: int
 ) -> Float[Tensor, "texts n_tokens vocabulary"]:
     """Return the logits that predict each of the last ``n_tokens`` tokens."""
-    output = model(**inputs, use_cache=False)
+    with evaluating(model):
+        output = model(**inputs, use_cache=False)
     return output.logits[:, -n_tokens - 1 : -1]  # position t predicts token t + 1
 
 

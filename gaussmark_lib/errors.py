@@ -154,8 +154,9 @@ def require_int(
         except TypeError:
             number = None
     if number is None or not least <= number <= most:
-        bounds = f"≥ {least}" if most == inf else f"from {least} to {most}"
-        raise error(f"{name}: expected a whole number {bounds}, got {show(value)}")
+        bounds = f" ≥ {least}" if most == inf else f" from {least} to {most}"
+        bounds = "" if least == -inf else bounds
+        raise error(f"{name}: expected a whole number{bounds}, got {show(value)}")
     return number
 
 

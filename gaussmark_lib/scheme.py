@@ -16,6 +16,7 @@ notebooks; one in ``beyond/schemes`` has its name alone, and the level tests
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Self
 
 import numpy as np
@@ -27,7 +28,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import divergence, generate, tokens
 from gaussmark_lib.engine.registry import Registry
-from gaussmark_lib.errors import InvalidWatermarkError, kind
+from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError, kind
 from gaussmark_lib.keys import Key, listed
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import Watermark
@@ -110,7 +111,10 @@ class Scheme(ABC):
         """Return the key of each of n texts."""
         if keys is None:
             return [self.key for _ in range(n)]
-        return list(keys)
+        keys = list(keys)
+        if len(keys) != n:
+            raise InvalidTextError(f"keys: expected one per text, got {len(keys)} for {n} texts")
+        return keys
 
 
 class SamplerScheme(Scheme):
@@ -220,8 +224,9 @@ def register(name: str) -> Callable[[Maker], Maker]:
         is_simple = isinstance(maker, type) and issubclass(maker, SimpleScheme)
         if not is_simple:
             return makers.register(name)(maker)
-        makers.register(name)(lambda wm, key: maker(key))
-        if not hasattr(maker, "name"):
+        make = wraps(maker, updated=())(lambda wm, key: maker(key))
+        makers.register(name)(make)
+        if "name" not in vars(maker):  # a parent's name is another scheme's
             maker.name = name
         return maker
 

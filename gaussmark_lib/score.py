@@ -88,8 +88,8 @@ def score(
             power.
         batch_size: changes ψ by rounding alone: less than 1e-4 in float32. In bfloat16 it is about
             0.03, and up to 0.3 for single texts; ``dtype="float32"`` avoids it.
-        on_error: ``"raise"``, or ``"record"``: a text that cannot be scored has rows of NaN, and
-            the reason in a column ``error``.
+        on_error: ``"raise"``, or ``"record"``: a text that cannot be scored, in all its lengths and
+            weightings, has one row of NaN per key, and the reason in a column ``error``.
 
     Returns:
         One row per text (× length) × key, texts in the order given, with ``COLUMNS``:
@@ -143,7 +143,8 @@ def score(
         return scores
     failures = [failure(text, responses[text], key_ids[text]) for text in failed]
     reasons = {text: str(error) for text, error in failed.items()}
-    scores = pd.concat([scores, *failures])
+    scores = scores[~scores["text"].isin(failed)]  # other lengths or weightings of a failed text
+    scores = pd.concat([scores, *failures]) if len(scores) else pd.concat(failures)
     scores = scores.sort_values(ORDER, kind="stable", ignore_index=True)
     return scores.assign(error=scores["text"].map(reasons))
 
@@ -152,6 +153,8 @@ def _check_noises(
     xis: Float[Tensor, "k d_out d_in"], wm: PlacedWatermark, keys: Sequence[Key], paired: bool
 ) -> None:
     """Raise InvalidWatermarkError unless these are the noises of all keys in the single weight."""
+    if len(wm.linears) > 1:
+        raise InvalidWatermarkError(f"xis: expected a single weight, got {len(wm.linears)}")
     shape = (len(keys), *wm.linear.shape)
     is_tensor = isinstance(xis, Tensor)
     has_shape = is_tensor and xis.shape == shape

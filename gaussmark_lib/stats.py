@@ -97,7 +97,10 @@ def share(
     >>> print(share([True, True, False, True], cluster=["a", "a", "b", "c"]))
     0.75 (0.0304 to 1), n = 3
     """
-    hits = _checked(hits).astype(bool)
+    hits = _checked(hits)
+    if not np.isin(hits, (0, 1)).all():
+        raise GaussMarkError(f"hits: expected True or False for each trial, got {hits[:5]}")
+    hits = hits.astype(bool)
     labels, n_clusters = _clusters(hits, cluster)
     n_rows = len(hits)
     value = float(np.mean(hits))
@@ -287,6 +290,11 @@ def _clusters(rows: np.ndarray | pd.DataFrame, cluster: ArrayLike | None) -> tup
     if cluster is None:
         return np.arange(len(rows)), len(rows)
     labels, names = pd.factorize(np.asarray(cluster))
+    if len(labels) != len(rows) or (labels < 0).any():
+        raise GaussMarkError(
+            f"cluster: expected a label for each of {len(rows)} rows, none of them missing, got"
+            f" {len(labels)} labels"
+        )
     return labels, len(names)
 
 

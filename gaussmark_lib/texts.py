@@ -212,7 +212,7 @@ def fit(lm: models.LM, prompts: tokens.Texts, n_tokens: int, growth: float = 1.0
     context = tokens.Reader(lm.model).context
     if context is None:
         return n_tokens
-    longest_prompt = max(1, *map(len, prompts))  # an empty prompt becomes a start token
+    longest_prompt = max([1, *map(len, prompts)])  # an empty prompt becomes a start token
     n_fit = int(context / growth) - longest_prompt
     if n_fit < min(8, n_tokens):
         advice = f"got {n_fit} of a context of {context}; use shorter prompts"

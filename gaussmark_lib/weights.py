@@ -275,6 +275,7 @@ def some_weights(model: PreTrainedModel, n: int | None) -> list[str]:
     """Return n of the MLP matrices, evenly spread from the first block to the last; None for all.
 
     If no name says ``mlp``, they are the matrices in blocks that do not belong to the attention.
+    InvalidWatermarkError for n below 1.
 
     >>> from gaussmark_lib import models
     >>> some_weights(models.load("doclm").model, 2)
@@ -285,6 +286,8 @@ def some_weights(model: PreTrainedModel, n: int | None) -> list[str]:
     no_attention = [name for name in in_blocks if "attn" not in name and "attention" not in name]
     candidates = mlp or no_attention or names(model)
     n_candidates = len(candidates)
+    if n is not None:
+        require_int(n, "n", InvalidWatermarkError)
     n_chosen = min(n or n_candidates, n_candidates)
     places = np.linspace(0, n_candidates - 1, n_chosen)
     return [candidates[round(place)] for place in places]

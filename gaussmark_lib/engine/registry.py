@@ -34,10 +34,13 @@ class Registry(dict[str, Callable]):
         self.error = error
 
     def register(self, name: str) -> Callable[[Callable], Callable]:
-        """Return a decorator that adds a function under this name, or raises if it is taken."""
+        """Return a decorator that adds a function under this name, or raises if it is taken.
+
+        The same function may come again, from a module that is loaded again.
+        """
 
         def add(function: Callable) -> Callable:
-            if name in self:
+            if name in self and not _is_same(self[name], function):
                 raise self.error(f"{name!r} is the name of another {self.what}; choose a new name")
             self[name] = function
             return function
@@ -74,6 +77,11 @@ class Registry(dict[str, Callable]):
                 " Python finds it if its folder is on PYTHONPATH"
             ) from error
         return name.removeprefix(f"{module}:")
+
+
+def _is_same(function: Callable, again: Callable) -> bool:
+    """Whether both have the same name in the same module."""
+    return (function.__module__, function.__qualname__) == (again.__module__, again.__qualname__)
 
 
 def module_of(name: Any) -> str | None:

@@ -433,11 +433,14 @@ def draw_power(detection: pd.DataFrame, caption: str) -> Figure:
     kinds = [OWN, "predicted", PLAIN]  # a text under a wrong key is like plain text
     shown = detection[(detection["level"] == "level 0.05") & detection["kind"].isin(kinds)].copy()
     shown.loc[shown["kind"] == "predicted", ["low", "high"]] = np.nan  # the line alone
+    looks = {kind: style.look(kind) for kind in kinds}
+    looks["predicted"] = looks["predicted"] | {"linestyle": "-"}  # the level is dashed
     return panels(
         shown,
         "n_tokens",
         by="kind",
         panel="run",
+        looks=looks,
         at={"level 0.05": 0.05},
         title="What share of the texts is detected, and what share is predicted?",
         caption=f"{caption}. Bars: exact 95% intervals.",
@@ -493,10 +496,11 @@ def draw_norms(table: pd.DataFrame, caption: str) -> Figure:
         )
         grid = np.array([0, plain["n_tokens"].max()])
         slope = norm_per_token(plain)
-        axes.plot(grid, slope * grid, **style.DASHED, label=f"{slope:.3g} per token")
-        axes.set(xlabel=style.TOKENS, xlim=(0, None), ylim=(0, 1.05 * squares.quantile(0.99)))
-        axes.legend(loc="upper left")
+        axes.plot(grid, slope * grid, **style.DASHED, label="in proportion")
+        axes.set(xlabel=style.TOKENS, xlim=(0, None), ylim=(0, 1.05 * squares.max()))
+        axes.set_title(f"{axes.get_title('left')}; {slope:.3g} per token")
     figure.axes[0].set_ylabel("‖G‖²")
+    style.legend_beside(figure.axes[-1])
     return style.caption(figure, caption, "Does ‖G‖² grow in proportion to the length?")
 
 

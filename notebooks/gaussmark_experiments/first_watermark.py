@@ -323,6 +323,27 @@ def _shares(rates: Mapping[str, stats.Estimate], level: float, n_tokens: int) ->
     return row
 
 
+def misses_in_words(rates: Mapping[str, stats.Estimate], level: float) -> str:
+    """Say which intervals of the negative controls exclude the level, in the records of this
+    notebook and in this run.
+    """
+    of_runs = [
+        (f"{answers.title(run)} (reference)", run.params["level"], run.results["rates"])
+        for run in runs.references(NOTEBOOK)
+    ]
+    of_runs.append((answers.THIS_RUN, level, {kind: rate.row() for kind, rate in rates.items()}))
+    misses = []
+    for name, level_of_run, rates_of_run in of_runs:
+        for kind in (WRONG, PLAIN):
+            rate = rates_of_run[kind]
+            if not rate["low"] <= level_of_run <= rate["high"]:
+                misses.append(f"{name}, {kind}")
+    exclude = "excludes" if len(misses) == 1 else "exclude"
+    names = f": {'; '.join(misses)}" if misses else ""
+    n_intervals = 2 * len(of_runs)
+    return f"{len(misses)} of the {n_intervals} intervals of controls {exclude} the level{names}."
+
+
 def recorded_share(run: folder.Run) -> stats.Estimate:
     """Return the share of texts that a record of this notebook detects with their own key."""
     return stats.Estimate(**run.results["rates"][OWN])

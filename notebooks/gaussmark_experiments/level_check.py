@@ -14,7 +14,7 @@ from IPython.display import Markdown
 from jaxtyping import Float
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from scipy.stats import kstest
+from scipy.stats import kstest, kstwobign
 
 from gaussmark_lib import generate, models, perturb, score, stats, texts
 from gaussmark_lib.engine import packages
@@ -330,6 +330,25 @@ def areas(values: pd.DataFrame) -> str:
     return "area under the ROC curve " + " and ".join(in_words)
 
 
+def means_and_threshold(values: pd.DataFrame) -> str:
+    """Say the mean ψ of marked and of human texts by the gradient at θ and at θ + ξ, and from how
+    many human texts the empirical threshold comes (columns of :func:`areas`).
+    """
+    means = values.groupby(["kind", "way"])["psi"].mean()
+    in_words = [
+        f"{means[kind, 'θ, N(0, 1)']:.2f} with the gradient at θ and"
+        f" {means[kind, 'θ + ξ, N(0, 1)']:.2f} with the gradient at θ + ξ"
+        for kind in ("marked", "human")
+    ]
+    [empirical] = [way for way in values["way"].unique() if "threshold from" in way]
+    threshold = empirical.partition("threshold from ")[2].replace("its .1% is", "level .1% becomes")
+    of_marked, of_human = (said.replace("-", "−") for said in in_words)
+    return (
+        f"mean ψ of watermarked text {of_marked}; mean ψ of human text {of_human}. The threshold of"
+        f" the last row is from {threshold}."
+    )
+
+
 def in_each_run(tables: pd.DataFrame, say: Callable[[pd.DataFrame], str]) -> Markdown:
     """Say something about each run of the table of ``answers.beside``, one line per run."""
     lines = [f"- **{run}**: {say(table)}" for run, table in tables.groupby("run", sort=False)]
@@ -360,23 +379,30 @@ def draw_levels(levels: pd.DataFrame, caption: str) -> Figure:
 
 
 def draw_uniform(table: pd.DataFrame, caption: str) -> Figure:
-    """Draw the share of p-values that are at most α against α: a panel per run, a line per kind
+    """Draw the share of p-values that are at most α, less α: a panel per run, a line per kind
     (columns ``run, kind, p_value``).
     """
     names = table["run"].unique()
     kinds = list(table["kind"].unique())
-    size = (1.6 + 3.4 * len(names), 3.8)
-    figure, grid = plt.subplots(1, len(names), figsize=size, sharey=True, squeeze=False)
+    size = (3.4 + 3.6 * len(names), 3.8)
+    figure, grid = plt.subplots(1, len(names), figsize=size, squeeze=False)
     for axes, name in zip(grid[0], names, strict=True):
         of_run = table[table["run"] == name]
         for kind, rows in of_run.groupby("kind", sort=False):
             colour = style.COLOURS[kinds.index(kind) % len(style.COLOURS)]
-            axes.ecdf(rows["p_value"], label=kind, linewidth=1, color=colour)
-        axes.axline((0, 0), slope=1, **style.DASHED, label="uniform")
+            p_values = np.sort(rows["p_value"])
+            shares = np.arange(1, len(rows) + 1) / len(rows)
+            axes.plot(p_values, shares - p_values, label=kind, linewidth=1, color=colour)
         n_pairs = len(of_run) // of_run["kind"].nunique()
-        axes.set(xlabel="α", title=f"{name}: {n_pairs:,} pairs per kind", aspect="equal")
-    grid[0, 0].set_ylabel("share of pairs with p ≤ α")
-    return style.caption(figure, caption, "What share of the p-values is at most α?")
+        largest = kstwobign.isf(0.05) / np.sqrt(n_pairs)  # a uniform p stays within it in 95%
+        axes.axhline(0, **style.DASHED, label="uniform")
+        axes.axhline(largest, **style.DOTTED, label="95% of curves stay within")
+        axes.axhline(-largest, **style.DOTTED)
+        axes.set(xlabel="α", ylim=(-1.5 * largest, 1.5 * largest))
+        axes.set_title(f"{name}: {n_pairs:,} pairs per kind")
+    grid[0, 0].set_ylabel("share of pairs with p ≤ α, minus α")
+    style.legend_beside(grid[0, -1], grid[0])
+    return style.caption(figure, caption, "Does the share of p-values up to α differ from α?")
 
 
 def draw_published(ways: pd.DataFrame, caption: str) -> Figure:

@@ -41,6 +41,7 @@ from gaussmark_lib.workbench.pairs import (
     scored,
 )
 from gaussmark_lib.workbench.plots import style
+from gaussmark_lib.workbench.plots.panels import panels
 from gaussmark_lib.workbench.runs.folder import Run
 
 NOTEBOOK = "01_motivation"
@@ -257,6 +258,39 @@ def exchange(tables: dict[int, pd.DataFrame]) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
+
+
+def compared(table: pd.DataFrame, d: int, others: Sequence[str] = ()) -> pd.DataFrame:
+    """Return :func:`exchange` of the records of this notebook (also of ``others``) and of this run,
+    in words, and how the lengths ‖G‖ differ: of marked from plain texts, and among plain texts. A
+    row per run and σ. A record may lack d.
+    """
+    records = runs.references(NOTEBOOK)
+    folders = [run.dir for run in records]
+    records += [run for run in map(runs.reference, others) if run and run.dir not in folders]
+    of_runs = [
+        (answers.title(run), run.results.get("d", 0), run.table("language_model"))
+        for run in records
+    ]
+    rows = []
+    for name, entries, of_run in [*of_runs, (answers.THIS_RUN, d, table)]:
+        norms = of_run.groupby(["kind", "sigma"])["grad_norm"].mean()
+        plain = of_run.loc[of_run["kind"] == PLAIN, "grad_norm"]
+        for rate in exchange({entries: of_run}).itertuples():
+            ratio = f"{rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})"
+            rows.append(
+                {
+                    "run": name,
+                    "entries d": f"{entries:,}" if entries else "",
+                    "σ": f"{rate.sigma:.3g}",
+                    "price, nats per token": f"{rate.price:.3f}",
+                    "ψ ÷ √(2 · price per text)": ratio,
+                    "n pairs": rate.n,
+                    "mean ‖G‖: watermarked ÷ plain": f"{norms[OWN, rate.sigma] / plain.mean():.2f}",
+                    "plain ‖G‖: SD ÷ mean": f"{plain.std() / plain.mean():.2f}",
+                }
+            )
+    return pd.DataFrame(rows).set_index("run")
 
 
 def slope(tables: dict[int, pd.DataFrame]) -> stats.Estimate:
@@ -480,14 +514,38 @@ def laws(law: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([measured, predicted], ignore_index=True)
 
 
+def draw_laws(law: pd.DataFrame, caption: str) -> Figure:
+    """Draw the table of :func:`strength_and_price` of this run and of the records, as points, with
+    the predictions as lines.
+    """
+    table = laws(law)
+    looks = {run: style.look(run) | {"linestyle": "none"} for run in table["run"].unique()}
+    looks["predicted"] = style.DASHED | {"marker": ""}
+    return panels(
+        table,
+        "predicted",
+        by="run",
+        panel="quantity",
+        looks=looks,
+        title="Do strength and price follow the prediction?",
+        caption=caption,
+        xlabel="predicted ψ = σ · median‖G‖",
+        ylabel="",
+        sharey=False,
+    )
+
+
 def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
-    """Draw the log likelihood ratio of each text against its gradient form, a panel per ``run``."""
+    """Draw the log likelihood ratio of each text against its gradient form, a panel per ``run``.
+    The title of a panel counts the texts that lie too far outside to be shown.
+    """
     names = table["run"].unique()
     size = (2.4 + 3.6 * len(names), 4.2)
     figure, grid = plt.subplots(1, len(names), figsize=size, squeeze=False)
     for axes, name in zip(grid[0], names, strict=True):
         of_run = table[table["run"] == name].dropna(subset="log_ratio")
-        for kind, rows in of_run.groupby("kind"):
+        is_near = _is_near(of_run["first_order"]) & _is_near(of_run["log_ratio"])
+        for kind, rows in of_run[is_near].groupby("kind"):
             axes.scatter(
                 rows["first_order"],
                 rows["log_ratio"],
@@ -497,7 +555,9 @@ def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
                 **style.look(kind),
             )
         axes.axline((0, 0), slope=1, **style.THIN, label="both equal")
-        axes.set(xlabel="gradient form, nats", title=name)
+        n_far = (~is_near).sum()
+        title = f"{name} ({n_far} of {len(is_near)} texts outside)" if n_far else name
+        axes.set(xlabel="gradient form, nats", title=title)
         axes.set_aspect("equal", adjustable="datalim")  # panels of one size, whatever the texts
     grid[0, 0].set_ylabel("log likelihood ratio, nats")
     style.legend_beside(grid[0, -1])
@@ -506,6 +566,13 @@ def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
         caption,
         "Does the gradient form follow the log likelihood ratio?",
     )
+
+
+def _is_near(values: pd.Series) -> pd.Series:
+    """Whether a value lies near the middle 99% of the values: at most half their width outside."""
+    low, high = values.quantile([0.005, 0.995])
+    margin = (high - low) / 2
+    return values.between(low - margin, high + margin)
 
 
 def draw_fresh_keys(table: pd.DataFrame, sigma: float, caption: str) -> Figure:

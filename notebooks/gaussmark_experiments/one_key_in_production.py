@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from jaxtyping import Float
 from matplotlib import pyplot as plt
@@ -420,10 +419,10 @@ def two_texts(psi: Float[np.ndarray, "keys 2"], cosine: float, caption: str) -> 
     axes.plot(
         3,
         cosine * 3,
-        "o",
-        color=style.WATERMARKED,
-        markersize=9,
-        label="ψ₁ = 3",
+        "D",
+        color=style.THEORY,
+        markersize=7,
+        label="prediction at ψ₁ = 3",
     )
     axes.set(
         xlabel="ψ₁, first text",
@@ -540,25 +539,59 @@ def spreads_by_test(audits: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([by_psi, by_r], ignore_index=True)[["run", "kind", "test", "value"]]
 
 
+def copies_in_words(audit: pd.DataFrame) -> str:
+    """Say which kinds have texts without anything new, of a table of :func:`audited` by ``kind``.
+    They have no innovation.
+    """
+    n_new = LEVEL * (1 - LEVEL) / audit["sd binomial"] ** 2
+    n_copies = (audit["n"] - n_new).round().astype(int)
+    copies = [
+        f"{n} of the {n_texts:.0f} texts of {kind}"
+        for n, n_texts, kind in zip(n_copies, audit["n"], audit["kind"], strict=True)
+        if n
+    ]
+    return ", ".join(copies) or "none"
+
+
 def per_key(rates: pd.DataFrame, caption: str) -> Figure:
-    """Draw each key's false-alarm rate by kind (columns ``kind, rate``)."""
-    figure, axes = plt.subplots(figsize=(7.4, 4.0))
-    axes.axvline(LEVEL, **style.THIN, label=f"level {LEVEL:g}")
-    sns.stripplot(
-        rates,
-        x="rate",
-        y="kind",
-        color=style.WRONG_KEY,
-        ax=axes,
-        alpha=0.7,
-        size=4,
-        jitter=0.3,
-    )
-    axes.plot([], [], "o", color=style.WRONG_KEY, label="one key")
-    axes.set(
-        xlabel="share of the kind's human texts that one key flags",
-        ylabel="",
-    )
+    """Draw how the keys' false-alarm rates are distributed, a row of bars per kind (columns ``kind,
+    rate``).
+    """
+    figure, axes = plt.subplots(figsize=(7.4, 4.6))
+    kinds = list(rates["kind"].unique())
+    counted = {kind: _counted(rates.loc[rates["kind"] == kind, "rate"]) for kind in kinds}
+    tallest = max(shares.max() for _, shares in counted.values())
+    for row, (centres, shares) in enumerate(counted.values()):
+        axes.bar(
+            centres,
+            -0.75 * shares / tallest,  # upwards: the first row is on top
+            width=0.8 * (centres[1] - centres[0]),
+            bottom=row + 0.4,
+            color=style.WRONG_KEY,
+            linewidth=0,
+            label="share of the keys" if row == 0 else None,
+        )
+        worst = rates.loc[rates["kind"] == kinds[row], "rate"].max()
+        axes.plot(worst, row + 0.3, "k.", label="the worst key" if row == 0 else None)
+    axes.axvline(LEVEL, **style.DASHED, zorder=3, label=f"level {LEVEL:g}")
+    style.categories(axes, kinds)
+    axes.grid(visible=False, axis="y")
+    axes.set(xlabel="share of the kind's human texts that one key flags", ylabel="")
     style.legend_beside(axes)
     title = "How far are the false-alarm rates of single keys from the level?"
     return style.caption(figure, caption, title)
+
+
+def _counted(
+    rates: pd.Series,
+) -> tuple[Float[np.ndarray, " bars"], Float[np.ndarray, " bars"]]:
+    """The places of bars from 0 to the largest rate, and the share of the rates in each bar. A bar
+    has one possible rate, or is a hundredth wide.
+    """
+    gaps = np.diff(np.unique([0.0, *rates]))  # the least is 1 / texts
+    width = max(gaps[gaps > 1e-9].min(initial=LEVEL), 0.01)
+    n_bars = max(round(rates.max() / width) + 1, 2)
+    centres = width * np.arange(n_bars)
+    edges = width * (np.arange(n_bars + 1) - 0.5)
+    edges[-1] = np.inf
+    return centres, np.histogram(rates, edges)[0] / len(rates)

@@ -50,6 +50,24 @@ def test_divergences_are_the_slow_sum_in_any_batch(model, wm):
         assert found == pytest.approx(np.array(expected), rel=1e-10)
 
 
+def test_dropout_has_no_part_in_it():
+    model, texts = build("gpt2"), ([[1, 2]], [[3, 4, 5]])  # whose dropout is .1
+    marks = [(perturb.Watermark(ONE_WEIGHT["gpt2"], 0.01), KEY)]
+    found = []
+    for mode in (False, True):
+        model.train(mode)
+        nats = divergence.per_text(model, *texts, marks=marks)
+        found.append([*nats, *divergence.surprisal(model, *texts).value[0]])
+        assert model.training == mode
+    assert found[0] == found[1]
+
+
+def test_marks_and_a_processor_are_refused(model, wm):
+    both = {"marks": [(wm, KEY)], "processor": lambda rows: None}
+    with pytest.raises(InvalidTextError, match="marks or a processor, got both"):
+        divergence.per_text(model, [[1]], [[2]], **both)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("bias", [1.0, 2.0])
 def test_of_kgw_it_is_given_by_the_mass_of_the_green_list(model, bias):

@@ -11,11 +11,7 @@ from scipy.stats import norm
 
 from gaussmark_lib import generate, likelihood, perturb, score
 from gaussmark_lib.engine import blocks
-from gaussmark_lib.errors import (
-    DegenerateScoreError,
-    InvalidTextError,
-    InvalidWatermarkError,
-)
+from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.perturb import Key, Watermark
 
 KEYS = [Key.from_seed(i) for i in range(3)]
@@ -282,10 +278,28 @@ def test_everything_may_fail_and_nothing_reads_as_not_watermarked(wm):
     model = tiny_models.build("llama")
     table = score.score(model, [[1], [1]], [[], [99]], wm, KEYS, on_error="record")
     assert table["psi"].isna().all()
+    assert table[["psi", "n_tokens"]].dtypes.tolist() == [float, int]
     model.model.embed_tokens.weight.data[5] = float("nan")
     table = score.score(model, [[1], [1]], [[5, 3], [2, 3]], wm, KEYS, on_error="record")
     assert table["p_value"].isna().tolist() == [True] * 3 + [False] * 3
     assert table["error"][0].startswith("text 0: expected a finite, non-zero gradient")
+
+
+def test_a_text_that_fails_at_one_length_has_one_row_per_key_and_others_keep_theirs(model, wm):
+    """Its first two tokens have no weight, so that G is 0 at length 2 only."""
+
+    def weigh(ids, log_p):
+        return [0.0 if token == 9 else 1.0 for token in ids]
+
+    x, y = [[1], [1]], [[9, 9, 5], [5, 3, 2]]
+    how = {"token_weights": weigh, "lengths": [2, 3]}
+    table = score.score(model, x, y, wm, KEYS[:1], on_error="record", **how)
+    assert table["text"].tolist() == [0, 1, 1]
+    assert table["n_tokens"].tolist() == [3, 2, 3]
+    assert table["psi"].isna().tolist() == [True, False, False]
+    assert table["error"].isna().tolist() == [False, True, True]
+    alone = score.score(model, x[1:], y[1:], wm, KEYS[:1], **how)
+    np.testing.assert_allclose(table["psi"][1:], alone["psi"], rtol=1e-4)
 
 
 def test_a_weight_without_influence_has_no_psi(model, key):

@@ -32,7 +32,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import perturb
 from gaussmark_lib.beyond.joint.directions import inner
-from gaussmark_lib.errors import DegenerateScoreError
+from gaussmark_lib.errors import DegenerateScoreError, require_int
 from gaussmark_lib.gradients import of_pairs
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Pair, Texts
@@ -73,14 +73,20 @@ def scan(
         ``whole_psi`` and ``whole_p`` of the whole text; ``n_tokens``.
 
     Raises:
-        The errors of ``score.score``.
+        The errors of ``score.score``, and InvalidTextError for ``longest`` below ``shortest`` or a
+        number below 1.
     """
+    require_int(block, "block")
+    require_int(n_draws, "n_draws")
+    shortest = require_int(block if shortest is None else shortest, "shortest")
+    if longest is not None:
+        require_int(longest, "longest", least=shortest)
     wm, keys = perturb.ready(model, wm, keys)
     rows: list[dict] = []
     for text, pair in wm.reader.pairs(prompts, responses).items():
         _, response = pair
         ends = [*range(block, len(response), block), len(response)]
-        n_shortest = math.ceil((shortest or block) / block)
+        n_shortest = math.ceil(shortest / block)
         n_longest = math.ceil(longest / block) if longest else None
         spans = intervals(len(ends), n_shortest, n_longest)
         G = of_blocks(pair, wm, ends, dtype=dtype)

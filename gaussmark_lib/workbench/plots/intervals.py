@@ -35,6 +35,8 @@ def bars(
     """Draw a point with its interval for each row, at these places of the other axis."""
     value, low, high = bounds(rows, column)
     error = np.maximum([value - low, high - value], 0)  # by rounding, a bound may lie inside
+    if not np.isfinite(error).any():
+        error = None  # the legend shows no bars either
     look = {"linestyle": "none", "marker": "o", "capsize": 3} | look
     if horizontal:
         return axes.errorbar(value, at, xerr=error, **look)

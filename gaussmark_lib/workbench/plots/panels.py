@@ -85,9 +85,9 @@ def panels(
             set_limits = axes.set_ylim if is_lines else axes.set_xlim
             set_limits(ylim)
         if is_lines and xscale == "log":
-            is_count = pd.api.types.is_integer_dtype(table[x]) and table[x].nunique() <= 8
+            is_count = pd.api.types.is_integer_dtype(rows[x]) and rows[x].nunique() <= 8
             if is_count:
-                style.log_ticks(axes, table[x])
+                style.log_ticks(axes, rows[x])
             else:
                 style.few_log_ticks(axes.xaxis)
         if sharey and len(grid) == 1:

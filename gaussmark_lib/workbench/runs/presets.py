@@ -77,8 +77,10 @@ def taken(
     shared = {name: value for name, value in values.items() if name not in ("shared", "notebooks")}
     taken_values = {name: value for name, value in shared.items() if name in declared}
     skipped = sorted(shared.keys() - taken_values.keys())
-    by_number = values.get("notebooks", {})
-    taken_values |= by_number.get(number, {})
+    by_number = values.get("notebooks") or {}
+    for key, of_notebook in by_number.items():
+        if str(key).zfill(2) == number:  # YAML reads an unquoted 03 as the number 3
+            taken_values |= of_notebook or {}
     return taken_values, skipped
 
 

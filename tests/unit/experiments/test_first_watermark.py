@@ -68,7 +68,9 @@ def test_the_largest_sigma_is_compared_with_its_prediction():
 
 def test_the_shares_of_the_records_stand_above_those_of_this_run():
     of_run = stats.Estimate(0.5, 0.25, 0.75, 8)
-    table = first.shares(dict.fromkeys(("own key", "wrong key", "plain"), of_run), 0.01, 40)
+    rates = dict.fromkeys(("own key", "wrong key", "plain"), of_run)
+    assert first.misses_in_words(rates, 0.01).endswith("; this run, wrong key; this run, plain.")
+    table = first.shares(rates, 0.01, 40)
     *recorded, here = table.index
     assert recorded
     assert all(name.endswith("(reference)") for name in recorded)

@@ -56,6 +56,8 @@ def test_the_published_ways_count_what_each_threshold_lets_through(lm, cut):
     assert share.loc["θ, no prompt, N(0, 1)", "human text: alarms at 5%"] == alarms
     moved = level_check.trap(lm, cut, WM, keys).query("at == 'θ + ξ'")["psi"].to_numpy()
     [empirical] = [way for way in share.index if "6 human texts" in way]
+    in_words = level_check.means_and_threshold(values)
+    assert in_words.endswith("from 6 human texts (level .1% becomes 14.3%).")
     above = (moved[6:] >= moved[:6].max()).mean()
     assert share.loc[empirical, "human text: alarms at 5%"] == above
     assert values.groupby(["way", "kind"]).size()[empirical].to_dict() == {"human": 6, "marked": 12}

@@ -91,6 +91,10 @@ def test_the_laws_of_the_records_stand_beside_this_run(table):
     here = of_runs[of_runs["run"] == "this run"]
     assert here["value"].tolist() == law.loc[law["curve"] == "own key", "value"].tolist()
     assert of_runs.loc[of_runs["run"] == "predicted", ["low", "high"]].isna().all(axis=None)
+    compared = motivation.compared(table, 12_345).loc["this run"]
+    assert set(compared["entries d"]) == {"12,345"}
+    far = pd.DataFrame({"first_order": [*range(400), 900.0]}).assign(log_ratio=0.0, kind=PLAIN)
+    assert "1 of 401" in motivation.draw_log_ratio(far.assign(run=""), "").axes[0].get_title()
     recorded = motivation.recorded_growth(runs.reference("motivation"))
     assert recorded.low < recorded.value < recorded.high
     assert motivation.recorded_efficiency(runs.reference("motivation")).n == 300

@@ -140,6 +140,14 @@ def test_an_audit_of_dependent_texts():
     assert (audit["n"], audit["keys"]) == (40, 3000)
 
 
+def test_copies_and_keys_are_counted():
+    audit = pd.DataFrame({"kind": ["headers"], "n": 20.0, "sd binomial": np.sqrt(0.0475 / 5)})
+    assert production.copies_in_words(audit) == "15 of the 20 texts of headers"
+    rates = pd.DataFrame({"kind": "docs", "rate": [0.0, 0.0, 0.05, 0.15]})
+    heights = [bar.get_height() for bar in production.per_key(rates, "").axes[0].patches]
+    assert np.allclose(np.divide(heights, heights[0]), [1, 0.5, 0, 0.5])
+
+
 def test_the_sum_of_squares_is_a_test_of_innovations():
     r = np.random.default_rng(0).standard_normal((100, 20))
     assert production.squares_p(np.where(r > 3, np.nan, r)) < production.squares_p(r)

@@ -121,7 +121,12 @@ def test_a_class_with_a_name_keeps_it():
     named = type("Named", (scheme_module.SimpleScheme,), {"name": "mine"})
     try:
         assert scheme_module.register("other")(named).name == "mine"
+        again = type("Named", (scheme_module.SimpleScheme,), {})  # its module is loaded again
+        assert scheme_module.register("other")(again).name == "other"
+        child = type("Child", (named,), {})
+        assert scheme_module.register("child")(child).name == "child", "not the parent's name"
         with pytest.raises(InvalidWatermarkError, match="'other' is the name of another scheme"):
-            scheme_module.register("other")(named)
+            scheme_module.register("other")(child)
     finally:
-        del scheme_module.makers["other"]
+        for name in ("other", "child"):
+            scheme_module.makers.pop(name, None)

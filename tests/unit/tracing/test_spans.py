@@ -15,7 +15,7 @@ from gaussmark_lib import perturb, score
 from gaussmark_lib.beyond import tracing
 from gaussmark_lib.beyond.tracing import spans as scan
 from gaussmark_lib.beyond.tracing.spans import of_blocks
-from gaussmark_lib.errors import DegenerateScoreError
+from gaussmark_lib.errors import DegenerateScoreError, InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
 
 WM = Watermark("model.layers.2.mlp.down_proj.weight", 0.05)
@@ -142,6 +142,13 @@ def test_the_p_value_against_plain_simulation(common, t):
     expected, found = (largest >= t).mean(), scan.maximum_p(t, A, rng, 20_000)
     spread = expected * math.sqrt((len(A) * stats.norm.sf(t) / expected - 1) / 20_000)
     assert abs(found - expected) < 4 * math.sqrt(expected * (1 - expected) / draws) + 4 * spread
+
+
+@pytest.mark.parametrize("name", ["block", "n_draws", "shortest", "longest"])
+def test_lengths_that_no_span_has_are_refused(model, wm, key, name):
+    how = {"shortest": 3} | {name: 2 if name == "longest" else 0}
+    with pytest.raises(InvalidTextError, match=f"{name}: expected a whole number ≥"):
+        tracing.scan(model, [[1]], [[2, 3, 4]], wm, [key], **how)
 
 
 def test_blocks_without_a_gradient_have_no_psi(model, wm, key):
