@@ -61,13 +61,13 @@ def per_text(
     pairs = list(tokens.Reader(model).pairs(prompts, responses).values())
     perturb.refuse_perturbed(model)
     nats = []
-    for rows, marked in generate.in_batches(model, len(pairs), batch_size, marks):
+    for rows, under_marks in generate.in_batches(model, len(pairs), batch_size, marks):
         inputs, is_token = laid_out(model, pairs[rows])
         n_tokens = is_token.shape[1]  # of the longest response
         p = logits(model, inputs, n_tokens)
         q = p
         if marks is not None:
-            with marked:
+            with under_marks:
                 q = logits(model, inputs, n_tokens)
         if processor:
             q = _processed(processor(rows), inputs["input_ids"], p)

@@ -118,16 +118,16 @@ def score(
         [True, True]
     """
     require_one_of(on_error, "on_error", ("raise", "record"), InvalidTextError)
-    wm, keys = perturb.ready(model, wm, keys)
+    placed, keys = perturb.ready(model, wm, keys)
     failed: dict[int, GaussMarkError] | None = {} if on_error == "record" else None
-    pairs = wm.reader.pairs(prompts, responses, failed)
+    pairs = placed.reader.pairs(prompts, responses, failed)
     if paired and len(keys) != len(responses):
         got = f"{len(keys)} for {len(responses)} texts"
         raise InvalidTextError(f"paired: expected one key per text, got {got}")
     if xis is not None:
-        _check_noises(xis, wm, keys, paired)
+        _check_noises(xis, placed, keys, paired)
     gradients_of_texts = of_pairs(
-        wm,
+        placed,
         pairs,
         token_weights=token_weights,
         lengths=lengths,
@@ -137,7 +137,7 @@ def score(
     )
     names = [key.key_id for key in keys]
     key_ids = [[name] for name in names] if paired else [names for _ in responses]
-    tested = statistics(gradients_of_texts, wm, keys, paired=paired, xis=xis)
+    tested = statistics(gradients_of_texts, placed, keys, paired=paired, xis=xis)
     scores = table(tested, key_ids)
     if failed is None:
         return scores
