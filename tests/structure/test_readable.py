@@ -29,7 +29,7 @@ LONGEST_FUNCTION = 60  # lines of its body, without its docstring
 WIDEST_LINE = 100
 
 # Lines of Python, without docstrings: no docstring and no example is cut to save lines.
-MOST_LINES = {"core": 3_370, "library": 17_500, "tests": 24_000}
+MOST_LINES = {"core": 3_340, "library": 17_500, "tests": 24_000}
 
 MOST_PARAMETERS = 10  # of a public function
 # Ratchet: functions with more, and how many. ``score`` and ``sample`` may stay.
