@@ -1365,11 +1365,13 @@ def continued(model: PreTrainedModel, prompt: list[int], n_tokens: int, **settin
 
 def worst_keys(one_key: pd.DataFrame) -> pd.DataFrame:
     """Return the share that the key with the most false alarms calls watermarked: ``scheme, kind,
-    value``, and ``by_chance``, the :func:`worst_by_chance` of as many keys and texts.
+    value``, the number ``n_texts`` of a kind, and ``by_chance``, the :func:`worst_by_chance` of as
+    many keys and texts.
     """
     worst = one_key.groupby(["scheme", "kind"], sort=False)["share"].max().rename("value")
-    by_chance = worst_by_chance(one_key["key"].nunique(), one_key["n"].min(), 0.05)
-    return worst.reset_index().assign(by_chance=by_chance)
+    n_texts = one_key["n"].min()
+    by_chance = worst_by_chance(one_key["key"].nunique(), n_texts, 0.05)
+    return worst.reset_index().assign(n_texts=n_texts, by_chance=by_chance)
 
 
 def draw_worst_keys(one_key: pd.DataFrame, notebook: str, caption: str) -> Figure:
@@ -1392,8 +1394,9 @@ def draw_worst_keys(one_key: pd.DataFrame, notebook: str, caption: str) -> Figur
         ylabel="share of the texts of a kind",
     )
     for axes, run_name in zip(figure.axes, worst["run"].unique(), strict=True):
-        by_chance = worst.loc[worst["run"] == run_name, "by_chance"].iloc[0]
-        axes.axvline(by_chance, **style.THIN, linestyle="-")
+        row = worst[worst["run"] == run_name].iloc[0]
+        axes.axvline(row["by_chance"], **style.THIN, linestyle="-")
+        axes.set_title(f"{run_name}: {row['n_texts']} texts per kind")
     return record.save_figure(figure, "one_key")
 
 
@@ -1518,8 +1521,10 @@ def measures(
     worst = worst_keys(one_key)
     worst = worst.sort_values("value", ascending=False).drop_duplicates("scheme")
     in_words_of_rows = [f"{row.value:.0%} of {row.kind}" for row in worst.itertuples()]
-    note = f"human texts that the worst of {one_key['key'].nunique()} keys calls watermarked"
-    note = f"{note} at level 0.05"
+    n_keys = one_key["key"].nunique()
+    n_texts = one_key["n"].min()
+    note = f"of {n_texts} human texts per kind, those that the worst of {n_keys} keys calls"
+    note = f"{note} watermarked at level 0.05"
     part = worst.assign(measure="false alarms of one key", note=note, sign=-1)
     parts.append(part.assign(in_words=in_words_of_rows, low=np.nan, high=np.nan))
     table = pd.concat(parts, ignore_index=True)
