@@ -90,7 +90,6 @@ def test_the_fast_reader_reads_what_ggufs_own_reads(tmp_path, endianess):
         again = fast.fields[name]
         assert (again.types, again.offset) == (field.types, field.offset), name
         assert again.contents() == field.contents(), name
-    assert fast.fields["strings"].contents() == LISTS["strings"]
 
 
 @pytest.mark.parametrize("values", [["long " * 9] * 5, [*range(50)]])

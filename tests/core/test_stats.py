@@ -1,5 +1,6 @@
 """Statistics against closed forms and simulation."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -315,6 +316,8 @@ NO_COSINES = [1.0], [[1, 2], [2, 1]], [[1, np.nan], [np.nan, 1]], [[1, 0.5], [0,
     [
         *((stats.interval, (rows,), "without NaN") for rows in ([], [1.0, np.nan])),
         (stats.share, ([0.2, 0.0],), "hits: expected True or False for each trial"),
+        (partial(stats.share, cluster=["a"]), ([True, False],), "a label for each of 2 rows"),
+        (partial(stats.mean, cluster=["a", None]), ([1, 2],), "a label for each of 2 rows"),
         (stats.tpr, ([3.0, np.nan], 0.05), "psi: expected numbers, got NaN"),
         *((stats.threshold, (level,), LEVEL) for level in (0, 1, np.nan)),
         *((stats.sigma_for_power, (norms, 0.5, 0.05), "positive") for norms in NOT_ALL_NORMS),
@@ -328,13 +331,6 @@ def test_refuses(function, arguments, match):
     """A failed row must not read as "not watermarked"."""
     with pytest.raises(GaussMarkError, match=match):
         function(*arguments)
-
-
-@pytest.mark.parametrize("cluster", [["a"], ["a", None], ["a", "b", "c"]])
-def test_a_row_without_its_cluster_is_refused(cluster):
-    for estimate in (stats.share, stats.mean):
-        with pytest.raises(GaussMarkError, match="cluster: expected a label for each of 2 rows"):
-            estimate([True, False], cluster=cluster)
 
 
 def test_sigma_for_power_in_closed_form_for_texts_that_are_alike():

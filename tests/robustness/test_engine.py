@@ -20,9 +20,8 @@ pytestmark = [
     pytest.mark.skipif(not llama_cpp.is_installed(), reason="needs the extra engine"),
     pytest.mark.filterwarnings("ignore:.*plain English paragraph:UserWarning"),
 ]
-needs_smollm2 = pytest.mark.skipif(
-    not packages.is_installed(packages.MODELS["smollm2"]), reason="needs `make models`"
-)
+HAS_SMOLLM2 = packages.is_installed(packages.MODELS["smollm2"])
+needs_smollm2 = pytest.mark.skipif(not HAS_SMOLLM2, reason="needs `make models`")
 KEYS = [Key.from_seed(seed) for seed in range(11, 14)]
 DOCLM = Watermark("model.layers.4.mlp.down_proj.weight", 0.15)
 SMOLLM2 = Watermark("model.layers.20.mlp.down_proj.weight", 0.15)

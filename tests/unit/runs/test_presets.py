@@ -89,7 +89,6 @@ def test_a_shared_preset_gives_each_notebook_what_it_knows_and_its_own(folder):
     assert presets.taken(values, "02", {"x", "y"}) == ({"x": 6, "y": 5}, ["z"])
     assert presets.taken(values, "03", {"y"}) == ({"y": 7}, ["x", "z"]), "03 is YAML's 3"
     assert presets.taken(values, "04", {"x"}) == ({"x": 3}, ["z"])
-    assert presets.taken({"shared": True, "notebooks": None}, "04", {"x"}) == ({}, [])
     of_one = presets.read("large")
     assert presets.taken(of_one, "01", {"x"}) == (of_one, []), "nothing is skipped"
 

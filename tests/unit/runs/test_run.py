@@ -201,6 +201,16 @@ def test_force_runs_again_and_replaces_only_by_a_complete_record(tmp_path, cells
     assert _folders(tmp_path) == [first.id], "the failure has been answered"
 
 
+def test_of_two_that_ask_the_same_at_once_the_first_record_stays(tmp_path, cells, demo):
+    def slower(folder):
+        cells(_recording("faster"))
+        _run(demo, tmp_path)
+        _recording("slower")(folder)
+
+    cells(slower)
+    assert _run(demo, tmp_path).results == {"is": "faster"}
+
+
 def test_a_damaged_record_is_run_again(tmp_path, cells, demo):
     cells(lambda folder: None)
     first = _run(demo, tmp_path)
