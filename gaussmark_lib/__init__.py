@@ -19,15 +19,15 @@
 ======================  ============================================================================
 
 These files are the scheme. ``engine`` makes them fast, small in memory and safe. ``beyond`` is more
-than the paper's method. ``workbench`` runs notebooks, records, draws and tells. Each imports only
-layers before it: ``errors``/``files``/``tokens``, ``engine``, scheme, ``beyond``, ``workbench``.
+than the paper's method. ``workbench`` runs notebooks, records, draws and explains. A layer imports
+only earlier layers: ``errors``/``files``/``tokens``, ``engine``, scheme, ``beyond``, ``workbench``.
 """
 
 import os
 from importlib import import_module
 from typing import Any
 
-# Waiting threads spin. Next to a busy process, long spins take ten times as long as short ones.
+# Waiting threads spin. Next to a busy process, work takes ten times as long if they spin for long.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 HOMES = {"load": "models", "Watermark": "weights", "Key": "keys"}  # name → its module

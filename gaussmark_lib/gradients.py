@@ -233,7 +233,7 @@ def of_pairs(
 
 
 class _Backward(NamedTuple):
-    """A backward pass, along Σ_t w_t log p_t of each text up to its end."""
+    """A backward pass from Σ_t w_t log p_t of each text, up to its end."""
 
     end: int | None  # the texts' length; None: each at its own end
     weights: Float[Tensor, "texts n"]  # w_t where token t is predicted, 0 elsewhere

@@ -154,7 +154,7 @@ class LM:
             raise InvalidModelError(f"{expected}, got {checkpoints.first_line(error)}") from error
 
     def _openings(self, head: str) -> list[str]:
-        """Return the strings with which a prompt can begin that is templated already.
+        """Return the strings with which an already templated prompt can begin.
 
         ``head`` is what the template puts before a user's turn.
         """

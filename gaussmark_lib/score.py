@@ -88,8 +88,8 @@ def score(
             power.
         batch_size: changes ψ by rounding alone: less than 1e-4 in float32. In bfloat16 it is about
             0.03, and up to 0.3 for single texts; ``dtype="float32"`` avoids it.
-        on_error: ``"raise"``, or ``"record"``: a text that cannot be scored, in all its lengths and
-            weightings, has one row of NaN per key, and the reason in a column ``error``.
+        on_error: ``"raise"``, or ``"record"``: a text that fails, even at a single length or
+            weighting, has one row of NaN per key, and the reason in a column ``error``.
 
     Returns:
         One row per text (× length) × key, texts in the order given, with ``COLUMNS``:

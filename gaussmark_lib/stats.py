@@ -292,8 +292,7 @@ def _clusters(rows: np.ndarray | pd.DataFrame, cluster: ArrayLike | None) -> tup
     labels, names = pd.factorize(np.asarray(cluster))
     if len(labels) != len(rows) or (labels < 0).any():
         raise GaussMarkError(
-            f"cluster: expected a label for each of {len(rows)} rows, none of them missing, got"
-            f" {len(labels)} labels"
+            f"cluster: expected a label for each of {len(rows)} rows, got {(labels >= 0).sum()}"
         )
     return labels, len(names)
 
@@ -541,7 +540,7 @@ def _are_cosines(K: np.ndarray) -> bool:
 
 
 def _second_given_first(x: np.ndarray, rho: np.ndarray, log_p_first: np.ndarray) -> np.ndarray:
-    """Return P(Z_2 ≥ x | Z_1 ≥ x), by Gauss and Legendre."""
+    """Return P(Z_2 ≥ x | Z_1 ≥ x), by Gauss-Legendre quadrature."""
     nodes, weights = np.polynomial.legendre.leggauss(64)  # on the interval −1 to 1
     half = np.arcsin(rho)[..., None] / 2  # half the length of the interval 0 to arcsin ρ
     t = half * (1 + nodes)  # (..., nodes)

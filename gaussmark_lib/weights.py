@@ -275,7 +275,7 @@ def some_weights(model: PreTrainedModel, n: int | None) -> list[str]:
     """Return n of the MLP matrices, evenly spread from the first block to the last; None for all.
 
     If no name says ``mlp``, they are the matrices in blocks that do not belong to the attention.
-    InvalidWatermarkError for n below 1.
+    Raise InvalidWatermarkError for n below 1.
 
     >>> from gaussmark_lib import models
     >>> some_weights(models.load("doclm").model, 2)

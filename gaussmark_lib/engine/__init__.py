@@ -21,6 +21,6 @@
 ``registry``     functions by name, such as schemes and corruptions
 ================ ===================================================================================
 
-Of the library, a module here imports only ``errors``, ``files``, ``tokens`` and other modules here.
-A new module needs a line above and a test against the slow obvious way.
+A module here imports only ``errors``, ``files``, ``tokens`` and other modules here, and nothing
+else of the library. A new module needs a line above and a test against the slow obvious way.
 """

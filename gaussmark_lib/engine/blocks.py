@@ -11,8 +11,8 @@ from torch.nn.utils.rnn import pad_sequence
 from gaussmark_lib.errors import require_int
 from gaussmark_lib.tokens import Texts
 
-# The most logits of a pass that has several texts. Ctrl-C is answered after a pass, so that passes
-# are shorter where torch has no GPU to compute them.
+# The most logits of a pass that has several texts. Ctrl-C takes effect after a pass, so passes are
+# shorter where torch has no GPU to compute them.
 LOGITS = 1 << 25 if torch.version.cuda is None else 1 << 26
 HELD = 1 << 30  # bytes of noises that are held at a time; and of gradients
 FLOAT32 = 4  # bytes

@@ -35,7 +35,7 @@ from gaussmark_lib.errors import InvalidModelError, shown
 SUFFIX = ".gguf"
 MAGIC = b"GGUF"
 LENGTH = struct.Struct("=Q")  # of a string, in bytes
-SAME_AS_HERE = "I"  # gguf's word for a file in this processor's order of bytes
+SAME_AS_HERE = "I"  # gguf's word for a file in this processor's byte order
 TOKENIZER = ("tokenizer.ggml.model", "tokenizer.ggml.tokens")
 SPLIT = "split.count"
 ADVICE = "Expected a whole .gguf file of a language model; copy or download it again"
@@ -70,8 +70,8 @@ KEY_ID = "gaussmark.key_id"
 MARKED_TENSOR = "gaussmark.tensor"
 SIGMA = "gaussmark.sigma"
 
-# Texts and a paragraph that show whether the conversion of a model from another format went wrong:
-# such a model writes fluent rubbish.
+# Texts and a paragraph that show whether the conversion of a model from another format went wrong.
+# A wrongly converted model writes fluent rubbish.
 AWKWARD = (
     "Two  spaces,\ta tab,\nand a new line.\n\n",
     "    indented and with a trailing space ",
@@ -101,7 +101,7 @@ class Reader(gguf.GGUFReader):
     """gguf's reader, faster for headers that list 50,000 names of tokens.
 
     It slices a plain array instead of a mapped array, and reads a list in one go instead of item by
-    item. A header takes a tenth of a second instead of several.
+    item. A header takes a fifth of a second instead of four seconds.
     """
 
     def __init__(self, path: str | Path):
@@ -120,7 +120,7 @@ class Reader(gguf.GGUFReader):
     def _get_field_parts(self, start: int, raw_type: int) -> tuple[int, list, Iterable, list]:
         """Return a value's number of bytes, its parts, the indices of its content, and its types.
 
-        A part is an array over the file's bytes. Of a list, the first two parts are the type and
+        A part is an array over the file's bytes. The first two parts of a list are the type and
         the number of its items.
         """
         if raw_type != ValueType.ARRAY or self.byte_order != SAME_AS_HERE:

@@ -105,7 +105,7 @@ def read(path: Path) -> tuple[bytes, Binding | None] | str:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(MOST_BYTES)
         content = json.loads(text)
-        parsed = _File.model_validate_json(text)  # of ``content``, strictness would refuse lists
+        parsed = _File.model_validate_json(text)  # strict validation of ``content`` refuses lists
     except OSError as error:
         return f"cannot read the key file {path}: {error.strerror}"
     except ValidationError as error:

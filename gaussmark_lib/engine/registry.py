@@ -36,7 +36,7 @@ class Registry(dict[str, Callable]):
     def register(self, name: str) -> Callable[[Callable], Callable]:
         """Return a decorator that adds a function under this name, or raises if it is taken.
 
-        The same function may come again, from a module that is loaded again.
+        The same function may be registered again, by a module that is loaded again.
         """
 
         def add(function: Callable) -> Callable:
@@ -80,7 +80,7 @@ class Registry(dict[str, Callable]):
 
 
 def _is_same(function: Callable, again: Callable) -> bool:
-    """Whether both have the same name in the same module."""
+    """Return whether both have the same name in the same module."""
     return (function.__module__, function.__qualname__) == (again.__module__, again.__qualname__)
 
 

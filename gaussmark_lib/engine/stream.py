@@ -169,7 +169,7 @@ def _centre(raw, scale):
 
 @_compiled
 def _tail(r, ends, scale):
-    """Return z by the tails' formulas, of r = √(−log |end|), with the sign opposite to its end."""
+    """Return z by the tails' formulas from r = √(−log |end|). Its sign is opposite to its end's."""
     z = np.empty(len(r))
     for i in range(len(r)):
         size = _polynomial(_TAIL[0], r[i] - 1.6) / _polynomial(_TAIL[1], r[i] - 1.6)

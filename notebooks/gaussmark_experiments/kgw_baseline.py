@@ -1365,7 +1365,7 @@ def continued(model: PreTrainedModel, prompt: list[int], n_tokens: int, **settin
 
 def worst_keys(one_key: pd.DataFrame) -> pd.DataFrame:
     """Return the share that the key with the most false alarms calls watermarked: ``scheme, kind,
-    value``, the number ``n_texts`` of a kind, and ``by_chance``, the :func:`worst_by_chance` of as
+    value``, the ``n_texts`` of a kind, and ``by_chance``, the :func:`worst_by_chance` of as
     many keys and texts.
     """
     worst = one_key.groupby(["scheme", "kind"], sort=False)["share"].max().rename("value")
@@ -1523,7 +1523,7 @@ def measures(
     in_words_of_rows = [f"{row.value:.0%} of {row.kind}" for row in worst.itertuples()]
     n_keys = one_key["key"].nunique()
     n_texts = one_key["n"].min()
-    note = f"of {n_texts} human texts per kind, those that the worst of {n_keys} keys calls"
+    note = f"share of {n_texts} human texts per kind that the worst of {n_keys} keys calls"
     note = f"{note} watermarked at level 0.05"
     part = worst.assign(measure="false alarms of one key", note=note, sign=-1)
     parts.append(part.assign(in_words=in_words_of_rows, low=np.nan, high=np.nan))

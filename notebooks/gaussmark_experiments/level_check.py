@@ -331,7 +331,7 @@ def areas(values: pd.DataFrame) -> str:
 
 
 def means_and_threshold(values: pd.DataFrame) -> str:
-    """Say the mean ψ of marked and of human texts by the gradient at θ and at θ + ξ, and from how
+    """Say the mean ψ of marked and of human texts with the gradient at θ and at θ + ξ, and from how
     many human texts the empirical threshold comes (columns of :func:`areas`).
     """
     means = values.groupby(["kind", "way"])["psi"].mean()
@@ -379,7 +379,7 @@ def draw_levels(levels: pd.DataFrame, caption: str) -> Figure:
 
 
 def draw_uniform(table: pd.DataFrame, caption: str) -> Figure:
-    """Draw the share of p-values that are at most α, less α: a panel per run, a line per kind
+    """Draw the share of p-values that are at most α, minus α: a panel per run, a line per kind
     (columns ``run, kind, p_value``).
     """
     names = table["run"].unique()

@@ -261,9 +261,9 @@ def exchange(tables: dict[int, pd.DataFrame]) -> pd.DataFrame:
 
 
 def compared(table: pd.DataFrame, d: int, others: Sequence[str] = ()) -> pd.DataFrame:
-    """Return :func:`exchange` of the records of this notebook (also of ``others``) and of this run,
-    in words, and how the lengths ‖G‖ differ: of marked from plain texts, and among plain texts. A
-    row per run and σ. A record may lack d.
+    """Return :func:`exchange` as text: of the records of this notebook, of ``others`` and of this
+    run. Two more columns compare ‖G‖ of marked with plain texts, and say how much ‖G‖ varies among
+    plain texts. A row per run and σ. A record may lack d.
     """
     records = runs.references(NOTEBOOK)
     folders = [run.dir for run in records]
@@ -569,7 +569,7 @@ def draw_log_ratio(table: pd.DataFrame, caption: str) -> Figure:
 
 
 def _is_near(values: pd.Series) -> pd.Series:
-    """Whether a value lies near the middle 99% of the values: at most half their width outside."""
+    """Whether a value lies in the range of the middle 99%, or at most half its width outside."""
     low, high = values.quantile([0.005, 0.995])
     margin = (high - low) / 2
     return values.between(low - margin, high + margin)

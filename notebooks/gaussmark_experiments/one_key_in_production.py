@@ -540,8 +540,8 @@ def spreads_by_test(audits: pd.DataFrame) -> pd.DataFrame:
 
 
 def copies_in_words(audit: pd.DataFrame) -> str:
-    """Say which kinds have texts without anything new, of a table of :func:`audited` by ``kind``.
-    They have no innovation.
+    """Say which kinds have texts without anything new, and how many. Such texts lack an innovation.
+    ``audit`` is a table of :func:`audited` by ``kind``.
     """
     n_new = LEVEL * (1 - LEVEL) / audit["sd binomial"] ** 2
     n_copies = (audit["n"] - n_new).round().astype(int)
@@ -585,8 +585,8 @@ def per_key(rates: pd.DataFrame, caption: str) -> Figure:
 def _counted(
     rates: pd.Series,
 ) -> tuple[Float[np.ndarray, " bars"], Float[np.ndarray, " bars"]]:
-    """The places of bars from 0 to the largest rate, and the share of the rates in each bar. A bar
-    has one possible rate, or is a hundredth wide.
+    """Return the centres of bars from 0 to the largest rate, and the share of rates in each bar.
+    A bar covers a single possible rate, or is 0.01 wide.
     """
     gaps = np.diff(np.unique([0.0, *rates]))  # the least is 1 / texts
     width = max(gaps[gaps > 1e-9].min(initial=LEVEL), 0.01)

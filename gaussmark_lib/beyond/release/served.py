@@ -154,9 +154,9 @@ class Files:
         return marked - self.theta(self.base, quantisation)
 
     def theta(self, path: Path, quantisation: str | None) -> Float[Tensor, "d_out d_in"]:
-        """Return the watermark's matrix of a file after the file is put in a quantisation.
+        """Return the watermark's matrix of a file after the file is quantised (None: as it is).
 
-        Only this tensor is computed, without a file around it.
+        Only this tensor is converted. No file is written.
         """
         reader = self.reader(path)
         if quantisation is None:
@@ -165,7 +165,7 @@ class Files:
         return gguf_files.decoded(reader, name, content, kind)
 
     def content(self, path: Path, quantisation: str) -> tuple[str, np.ndarray, gguf_writing.Kind]:
-        """Return a file's tensor of the watermark in a quantisation: its name, bytes and type."""
+        """Return a file's watermark tensor in a quantisation: its name, bytes and type."""
         tensor = gguf_files.tensor(self.reader(path), self.wm.weight)
         kind = requantised.fitting(tensor, gguf_writing.Kind[quantisation])
         return tensor.name, requantised.converted(tensor, kind), kind
@@ -247,7 +247,7 @@ def answers(
         the base, the mean ψ that a watermarked answer of this kind would have, otherwise NaN.
 
     Raises:
-        GaussMarkError: there is a single key, so that no other key can test its answers.
+        GaussMarkError: there are fewer than two keys: another key must test each answer, too.
     """
     if len(keys) < 2:
         raise GaussMarkError(
