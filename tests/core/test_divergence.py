@@ -62,12 +62,6 @@ def test_dropout_has_no_part_in_it():
     assert found[0] == found[1]
 
 
-def test_marks_and_a_processor_are_refused(model, wm):
-    both = {"marks": [(wm, KEY)], "processor": lambda rows: None}
-    with pytest.raises(InvalidTextError, match="marks or a processor, got both"):
-        divergence.per_text(model, [[1]], [[2]], **both)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("bias", [1.0, 2.0])
 def test_of_kgw_it_is_given_by_the_mass_of_the_green_list(model, bias):
@@ -189,7 +183,10 @@ def test_a_slope_is_the_slow_sum_without_its_own_text(model):
         assert slope == pytest.approx(total / 5)
 
 
-def test_slopes_need_plain_texts_of_one_length(model):
+def test_what_is_refused(model, wm):
+    both = {"marks": [(wm, KEY)], "processor": lambda rows: None}
+    with pytest.raises(InvalidTextError, match="marks or a processor, got both"):
+        divergence.per_text(model, [[1]], [[2]], **both)
     with pytest.raises(InvalidTextError, match="one length"):
         divergence.surprisal(model, [[1], [1]], [[2], [3, 4]])
     with pytest.raises(InvalidTextError, match="at least two"):

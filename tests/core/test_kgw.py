@@ -147,12 +147,9 @@ def test_a_text_without_a_pair_is_named(model, response):
         SCHEME.score(model, [[]], [response])
 
 
-def test_keys_that_are_not_one_per_text_are_refused(model):
+def test_what_is_refused(model):
     with pytest.raises(InvalidTextError, match="keys: expected one per text, got 1 for 2 texts"):
         SCHEME.score(model, [[], []], [[1, 2], [3, 4]], keys=[SCHEME.key])
-
-
-def test_a_green_list_of_no_token_is_refused(model):
     with pytest.raises(InvalidWatermarkError, match=r"0\.001 of 97 tokens is less than one token"):
         KGW(1.0, SCHEME.key, green_share=0.001).generate(model, PROMPTS, 2)
 

@@ -278,7 +278,6 @@ def test_everything_may_fail_and_nothing_reads_as_not_watermarked(wm):
     model = tiny_models.build("llama")
     table = score.score(model, [[1], [1]], [[], [99]], wm, KEYS, on_error="record")
     assert table["psi"].isna().all()
-    assert table[["psi", "n_tokens"]].dtypes.tolist() == [float, int]
     model.model.embed_tokens.weight.data[5] = float("nan")
     table = score.score(model, [[1], [1]], [[5, 3], [2, 3]], wm, KEYS, on_error="record")
     assert table["p_value"].isna().tolist() == [True] * 3 + [False] * 3

@@ -10,12 +10,11 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 from jupyter_client.provisioning import LocalProvisioner
 
@@ -109,8 +108,7 @@ class ForkProvisioner(LocalProvisioner):
         resource_tracker.ensure_running()
         usual_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
-            # with an empty __main__: otherwise the fork would import the caller's script
-            with _lock, patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
+            with _lock, empty_main():
                 fork.start()
         except (EOFError, OSError):  # the server does not answer; a later start makes a new one
             if not self.is_wanted:
@@ -122,6 +120,19 @@ class ForkProvisioner(LocalProvisioner):
         self.process = fork
         self.pid = self.pgid = fork.pid  # it leads its own session
         return self.connection_info
+
+
+@contextmanager
+def empty_main() -> Iterator[None]:
+    """Replace ``__main__`` inside the ``with``: otherwise a fork imports the caller's script. No
+    other module is touched, because other threads go on, and may import some.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def end_slow_server() -> None:

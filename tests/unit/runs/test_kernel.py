@@ -203,5 +203,14 @@ def test_the_most_memory_in_use_is_told(tmp_path, monkeypatch, started):
     assert "Choose a smaller model, a smaller batch, or another dtype" in reason
 
 
+def test_the_start_of_a_fork_leaves_the_modules_of_other_threads():
+    script = sys.modules["__main__"]
+    with forks.empty_main():
+        assert sys.modules["__main__"] is not script
+        sys.modules["imported meanwhile"] = script
+    assert sys.modules["__main__"] is script
+    assert sys.modules.pop("imported meanwhile") is script
+
+
 def test_memory_in_use():
     assert 0 < kernel.memory_in_use() < psutil.virtual_memory().total

@@ -18,7 +18,7 @@ from gaussmark_lib.workbench.runs.parameters import yaml
 
 KGW = "KGW-1", "KGW-2"
 MODEL = "meta-llama/Llama-3.1-8B"
-SHARED = "shared: true\nx: 3\nz: 4\nnotebooks:\n  '02': {y: 5, x: 6}\n  03: {y: 7}\n  04:\n"
+SHARED = "shared: true\nx: 3\nz: 4\nnotebooks:\n  '02': {y: 5, x: 6}\n  03: {y: 7}\n"
 
 
 @pytest.fixture
@@ -88,7 +88,6 @@ def test_a_shared_preset_gives_each_notebook_what_it_knows_and_its_own(folder):
     assert presets.taken(values, "01", {"x", "y"}) == ({"x": 3}, ["z"])
     assert presets.taken(values, "02", {"x", "y"}) == ({"x": 6, "y": 5}, ["z"])
     assert presets.taken(values, "03", {"y"}) == ({"y": 7}, ["x", "z"]), "03 is YAML's 3"
-    assert presets.taken(values, "04", {"x"}) == ({"x": 3}, ["z"])
     of_one = presets.read("large")
     assert presets.taken(of_one, "01", {"x"}) == (of_one, []), "nothing is skipped"
 
