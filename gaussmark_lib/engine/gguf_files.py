@@ -140,7 +140,7 @@ class Reader(gguf.GGUFReader):
         return end - start, parts, range(2, len(parts)), [ValueType.ARRAY, item_type]
 
     def _strings(self, start: int, n: int) -> tuple[list[np.ndarray], int]:
-        """Return n strings, each stored behind its length, and where the last one ends."""
+        """Return n strings, each stored after its length, and where the last one ends."""
         strings = []
         for _ in range(n):
             [length] = LENGTH.unpack_from(self._bytes, start)

@@ -80,8 +80,10 @@ class Registry(dict[str, Callable]):
 
 
 def _is_same(function: Callable, again: Callable) -> bool:
-    """Return whether both have the same name in the same module."""
-    return (function.__module__, function.__qualname__) == (again.__module__, again.__qualname__)
+    """Return whether both have the same name in the same module. A ``partial`` has no name."""
+    names = [getattr(either, "__qualname__", None) for either in (function, again)]
+    has_one_name = names[0] is not None and names[0] == names[1]
+    return has_one_name and function.__module__ == again.__module__
 
 
 def module_of(name: Any) -> str | None:

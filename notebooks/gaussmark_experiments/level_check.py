@@ -398,7 +398,8 @@ def draw_uniform(table: pd.DataFrame, caption: str) -> Figure:
         axes.axhline(0, **style.DASHED, label="uniform")
         axes.axhline(largest, **style.DOTTED, label="95% of curves stay within")
         axes.axhline(-largest, **style.DOTTED)
-        axes.set(xlabel="α", ylim=(-1.5 * largest, 1.5 * largest))
+        low, high = axes.get_ylim()  # of all curves, also of a curve far outside
+        axes.set(xlabel="α", ylim=(min(low, -1.5 * largest), max(high, 1.5 * largest)))
         axes.set_title(f"{name}: {n_pairs:,} pairs per kind")
     grid[0, 0].set_ylabel("share of pairs with p ≤ α, minus α")
     style.legend_beside(grid[0, -1], grid[0])

@@ -86,9 +86,8 @@ def test_the_fast_reader_reads_what_ggufs_own_reads(tmp_path, endianess):
     path = header(tmp_path / "lists.gguf", LISTS, endianess=endianess)
     own, fast = gguf.GGUFReader(path), gguf_files.Reader(path)
     for name, field in own.fields.items():
-        again = fast.fields[name]
-        assert (again.types, again.offset) == (field.types, field.offset), name
-        assert again.contents() == field.contents(), name
+        assert fast.fields[name]._replace(parts=[], data=[]) == field._replace(parts=[], data=[])
+        assert fast.fields[name].contents() == field.contents(), name
 
 
 @pytest.mark.parametrize("values", [["long " * 9] * 5, [*range(50)]])

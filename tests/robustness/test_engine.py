@@ -71,7 +71,7 @@ def check_weights(files):
     assert [*found["file"].unique()] == [*served.FILES]
     for name, rows in found.groupby("file"):
         assert (rows["share"] - 1).abs().max() < 0.01
-        assert rows["psi_w"].min() > LEAST[name] * sqrt_d - 3  # ‖ξ‖/σ is √d ± 0.7
+        assert rows["psi_w"].min() > LEAST[name] * sqrt_d - 1  # ‖ξ‖/σ is √d ± 0.7
 
 
 def test_every_quantisation_keeps_the_noise(doclm):
@@ -102,10 +102,9 @@ def test_answers_of_a_chat_model_carry_its_key(chats, name):
 
 
 def test_no_other_key_is_found_and_none_in_the_unmarked_file(continuations):
-    of_base = continuations.query("not is_marked")["psi"]
-    others = np.concatenate([continuations["wrong"], of_base])
-    assert abs(others.mean()) < 4 / len(others) ** 0.5
-    assert 0.7 < others.std() < 1.3
+    others = [*continuations["wrong"], *continuations.query("not is_marked")["psi"]]
+    assert abs(np.mean(others)) < 4 / len(others) ** 0.5
+    assert 0.7 < np.std(others) < 1.3
 
 
 def test_texts_are_whole_and_a_promise_belongs_to_the_unmarked_ones(continuations):

@@ -5,6 +5,7 @@ power and notebook 08 accept by name.
 import json
 import re
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -121,12 +122,13 @@ def test_a_class_with_a_name_keeps_it():
     named = type("Named", (scheme_module.SimpleScheme,), {"name": "mine"})
     try:
         assert scheme_module.register("other")(named).name == "mine"
-        again = type("Named", (scheme_module.SimpleScheme,), {})  # its module is loaded again
-        assert scheme_module.register("other")(again).name == "other"
+        again = type("Named", (scheme_module.SimpleScheme,), {"name": "mine"})  # loaded again
+        assert scheme_module.register("other")(again) is again
         child = type("Child", (named,), {})
         assert scheme_module.register("child")(child).name == "child", "not the parent's name"
-        with pytest.raises(InvalidWatermarkError, match="'other' is the name of another scheme"):
-            scheme_module.register("other")(child)
+        for maker in (child, partial(named)):
+            with pytest.raises(InvalidWatermarkError, match="'other' is the name of another"):
+                scheme_module.register("other")(maker)
     finally:
         for name in ("other", "child"):
             scheme_module.makers.pop(name, None)
