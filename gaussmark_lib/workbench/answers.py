@@ -204,13 +204,15 @@ def by_run(table: pd.DataFrame, in_words: Callable[[pd.DataFrame], str]) -> Mark
     return listed(said, here, model="")
 
 
-def sizes(notebook: str, words: str, **here: object) -> str:
+def sizes(notebook: str, words: str, *, table: str = "", **here: object) -> str:
     """Return the sizes of all runs, for the caption of a figure that shows them all.
 
     Args:
         words: with names of parameters in braces, such as "{n_prompts} pairs".
+        table: what the figure shows. A record that lacks this table is left out.
         here: the values of these parameters in this run.
     """
-    values_by_run = {title(run): run.params for run in runs.references(notebook)}
+    shown = [run for run in runs.references(notebook) if not table or has_table(run, table)]
+    values_by_run = {title(run): run.params for run in shown}
     values_by_run[THIS_RUN] = here
     return "; ".join(f"{name}: {words.format(**values)}" for name, values in values_by_run.items())

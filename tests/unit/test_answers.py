@@ -98,19 +98,17 @@ def test_each_run_has_its_line(records):
         assert said.splitlines() == [f"- {line}" for line in wanted]
 
 
-def test_a_caption_has_the_sizes_of_all_runs(records):
-    said = answers.sizes("05_quality", "model {model}", model="mine")
-    assert said == "SmolLM2: model smollm2; doclm: model doclm; this run: model mine"
+def test_a_caption_has_the_sizes_of_all_runs_that_have_its_table(records):
+    (records[1].dir / "prices.parquet").unlink()
+    for table, doclm in (("", "doclm: model doclm; "), ("prices", "")):
+        said = answers.sizes("05_quality", "model {model}", table=table, model="mine")
+        assert said == f"SmolLM2: model smollm2; {doclm}this run: model mine"
 
 
 def test_the_same_words_are_said_of_each_run_that_has_the_tables(records):
     (records[1].dir / "prices.parquet").unlink()
-    here = pd.DataFrame({"x": [9.0]})
-
-    def words(prices):
-        return f"x is {prices['x'].item():g}"
-
-    said = answers.sentences("05_quality", words, model="doclm", prices=here).data
+    here = {"model": "doclm", "prices": pd.DataFrame({"x": [9.0]})}
+    said = answers.sentences("05_quality", lambda prices: f"x is {prices.x.item():g}", **here).data
     assert said.splitlines() == [
         "- **SmolLM2** (reference): x is 0.84",
         "- this run (doclm): x is 9",
