@@ -27,7 +27,7 @@ from gaussmark_lib.workbench.plots import style
 # the default σ of a new key: the median predicted ψ of texts of this length
 KEY_PSI = 4.0
 KEY_TOKENS = 200
-# of these texts: a common temperature to serve at, which leaves fewer choices than 1 does
+# of these texts: a common temperature to serve at, where a small chat model still writes sentences
 KEY_TEMPERATURE = 0.7
 KEY_PROMPT_TOKENS = 32
 N_TEXTS = 8  # for the median of ‖G‖, which differs little from text to text

@@ -92,8 +92,11 @@ def generate(
         int, typer.Option(min=1, max=1_000_000, help="Largest number of tokens of a text.")
     ] = 200,
     temperature: Annotated[
-        float, typer.Option(help="Sampling temperature; 0 takes the most likely token.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            help="Sampling temperature; 0 takes the most likely token.  [1.0, chat models 0.7]"
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Sampling seed (not the key).")] = 0,
     as_json: options.AsJson = False,
     top_p: Annotated[
@@ -138,12 +141,15 @@ def generate(
     answers.loading(model)
     from gaussmark_lib import models, perturb
     from gaussmark_lib.keys import Key
+    from gaussmark_lib.workbench.begin import KEY_TEMPERATURE
     from gaussmark_lib.workbench.cli.writing import Sampling, Writing
 
     carried = Key.load(key)
     watermark = carried.watermark  # refuses an unbound key before the model is loaded
     lm = models.load(model)
     ends = lm.is_chat if until_end is None else until_end
+    if temperature is None:
+        temperature = KEY_TEMPERATURE if lm.is_chat else 1.0
     work = Writing(lm, carried, Sampling(tokens, ends, seed, top_p, temperature))
     work.refuse_options()  # before any text is written
     with perturb.watermarked(lm.model, watermark, carried):

@@ -24,11 +24,11 @@ from gaussmark_lib import models, tokens
 from gaussmark_lib.engine import packages
 from gaussmark_lib.keys import Key
 from gaussmark_lib.weights import some_weights
+from gaussmark_lib.workbench.begin import KEY_TEMPERATURE
 from gaussmark_lib.workbench.rewrite import apertium
 
 LONGEST = 400  # tokens; end of the slider, or half the context if that is shorter
 DOCLM = "toy model that knows only the documentation of Python libraries"
-CHATTY = 0.7  # temperature at which a small chat model still writes sentences
 LARGEST_SEED = 1_000_000
 TESTS = [("the paper's ψ", 0.0), ("edited = 0.1: a tenth replaced", 0.1)]
 OF_A_QUESTION = [field.name for field in fields(Question)]
@@ -248,7 +248,7 @@ class Panel(w.VBox):
                 self.model.value = earlier.name
                 raise
             self.session = Session(lm, prompts, self.session.wrong_key)
-            temperature = CHATTY if lm.is_chat else 1.0
+            temperature = KEY_TEMPERATURE if lm.is_chat else 1.0
             weight = models.default_weight(lm.model)
             self._fit(Question(prompts[0], weight, temperature=temperature))
             return lm

@@ -12,6 +12,7 @@ from command_lines import answer, lines, refusal, rows
 from gaussmark_lib import errors, generate, perturb
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import cli
+from gaussmark_lib.workbench.begin import KEY_TEMPERATURE
 
 WM, KEY, N = Watermark(tiny_lm.WEIGHT, 0.2), Key.from_seed(1), 9
 
@@ -40,6 +41,12 @@ def test_the_text_alone_is_printed(lm, words, capsys, options):
     assert text != lm.decode(plain[0]), "the watermark is in it, and no longer in the model"
 
 
+def test_a_chat_model_stops_by_itself_and_is_cooler(lm, words, capsys):
+    lm.tokenizer.chat_template = "{{ messages[-1]['content'] }}"
+    [text] = expected(lm, ["A list of"], until_end=True, temperature=KEY_TEMPERATURE)
+    assert answer(capsys, *words, "A list of")[1] == text + "\n"
+
+
 @pytest.mark.parametrize("batch", ["1", "3", "16"])
 def test_prompts_from_everywhere_are_one_list_whatever_the_batch(
     lm, words, tmp_path, capsys, typed, batch
@@ -51,19 +58,16 @@ def test_prompts_from_everywhere_are_one_list_whatever_the_batch(
     code, found, err = rows(capsys, *words, "--batch", batch)
     prompts = ["The function", "Returns the", "Values are", "", "Ends with\n", "A list of"]
     names = ["prompt 1", "-", *(f"{file}:{i}" for i in (1, 2, 3)), str(tmp_path / "alone.txt")]
-    assert code == 0
+    assert (code, "6 of 6 texts written, 0 failed" in err) == (0, True)
     assert [row["prompt"] for row in found] == prompts
     assert [row["name"] for row in found] == names
     assert [row["text"] for row in found] == expected(lm, prompts)
-    facts = {(row["key_id"], row["n_tokens"], row["seed"]) for row in found}
-    assert facts == {(KEY.key_id, N, 0)}
-    assert "6 of 6 texts written, 0 failed" in err
+    assert {(row["key_id"], row["n_tokens"], row["seed"]) for row in found} == {(KEY.key_id, N, 0)}
 
 
 def test_several_texts_have_names_and_their_count_goes_to_standard_error(lm, words, capsys):
     first, second = expected(lm, ["a", "b"])
-    words += ["a", "b", "--batch", "1"]
-    _, out, err = answer(capsys, *words)
+    _, out, err = answer(capsys, *words, "a", "b", "--batch", "1")
     assert out == f"[prompt 1]\n{first}\n\n[prompt 2]\n{second}\n\n"
     assert err == "gaussmark: 2 of 2 texts written, 0 failed\n"
 
@@ -107,9 +111,7 @@ def test_a_run_that_was_cut_off_goes_on_and_other_texts_are_left_alone(lm, words
 
 
 def test_what_the_library_warns_of_is_one_sentence(words, capsys, monkeypatch):
-    watermarked = perturb.watermarked
-
-    def warned(*args):
+    def warned(*args, watermarked=perturb.watermarked):
         warnings.warn("half of it is lost", errors.GaussMarkWarning, stacklevel=2)
         return watermarked(*args)
 
