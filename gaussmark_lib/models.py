@@ -315,7 +315,7 @@ def _source(name: str | Path) -> Path | str:
         return path
     # A hub id is "owner/name"; everything else was meant as a path.
     is_path = isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") > 1
-    if is_path or gguf_files.is_gguf(name):
+    if is_path or gguf_files.is_gguf(name) or os.path.isfile(path):
         raise InvalidModelError(
             f"no model at {path}: expected a folder with config.json and *.safetensors, or a .gguf"
             f" file. models.load('{EMBEDDED}') needs no download"

@@ -126,7 +126,8 @@ def reason(error: Exception) -> str:
 
 
 FOLDER_ADVICE = (
-    "Expected config.json, tokenizer files and whole *.safetensors; copy or download it again"
+    "Expected config.json, tokenizer files and whole *.safetensors, or the name of a .gguf file;"
+    " copy or download it again"
 )
 
 

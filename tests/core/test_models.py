@@ -137,7 +137,7 @@ def test_the_embedded_model_is_found_from_any_folder(saved, tmp_path, monkeypatc
     assert models.load().name == models.load("doclm").name == "doclm"
 
 
-PATHS = ["/no/such/model", "./model", "../model", "~/no-such-model", "runs/of/mine"]
+PATHS = ["/no/such/model", "./model", "../model", "~/no-such-model", "runs/of/mine", "README.md"]
 
 
 @pytest.mark.parametrize("name", [*PATHS, Path("some-org/some-model")], ids=repr)
