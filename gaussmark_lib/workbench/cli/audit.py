@@ -8,8 +8,7 @@ k = ⌊α(n + 1)⌋. If α itself is smaller, α is the threshold, and the false
 one.
 """
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,9 @@ from tqdm import tqdm
 from gaussmark_lib import models, stats, texts
 from gaussmark_lib.beyond import joint, schemes
 from gaussmark_lib.engine import packages
+from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.keys import Key
+from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.workbench import verdict, words
 
 KINDS = ["docs", "licences", "source"]
@@ -60,22 +61,37 @@ def card(
     lm = models.load(model)
     keys = [key, *map(Key.from_seed, range(n_keys))]
     rows = {}
-    bar = tqdm(
-        kinds or default_kinds(lm), desc="auditing", file=sys.stderr, leave=False, disable=None
-    )
-    for kind in bar:
+    for kind in kinds or default_kinds(lm):
         human = texts.human(lm, kind, n_texts, N_PROMPT + n_tokens)
-        prompts = [ids[:N_PROMPT] for ids in human]
-        responses = [ids[N_PROMPT:] for ids in human]
         if scheme == OURS:
-            rows[kind] = of_kind(joint.sequence(lm.model, prompts, responses, wm, keys))
+            with tqdm(human, f"auditing {kind}", unit=" texts", leave=False, disable=None) as bar:
+                rows[kind] = of_kind(as_stream(lm, bar, wm, keys))
         else:
+            prompts = [ids[:N_PROMPT] for ids in human]
+            responses = [ids[N_PROMPT:] for ids in human]
             rows[kind] = of_key(tested.score(lm.model, prompts, responses)["p_value"])
     about = {"key_id": key.key_id, "scheme": scheme, "level": verdict.LEVEL, "tokens": n_tokens}
     if scheme == OURS:
         about |= {"model": lm.name, "weight": wm.weight, "sigma": wm.sigma}
     columns = {name: COLUMNS[name] for row in rows.values() for name in row}
     return about | {"columns": columns, "kinds": rows}
+
+
+def as_stream(
+    lm: models.LM, human: Iterable[list[int]], wm: Watermark, keys: Sequence[Key]
+) -> pd.DataFrame:
+    """Return the table of ``joint.sequence`` for the texts. They are read a few at a time, so that
+    a bar over them moves.
+    """
+    state = joint.State()
+    tables = []
+    for few in in_lists(human, joint.stream.AT_ONCE):
+        prompts = [ids[:N_PROMPT] for ids in few]
+        responses = [ids[N_PROMPT:] for ids in few]
+        n_before = state.n_texts
+        table = joint.sequence(lm.model, prompts, responses, wm, keys, state=state)
+        tables.append(table.assign(text=table["text"] + n_before))
+    return pd.concat(tables, ignore_index=True)
 
 
 def default_kinds(lm: models.LM) -> list[str]:

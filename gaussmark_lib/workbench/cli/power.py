@@ -62,8 +62,16 @@ SAMPLERS = {
     "SynthID": Sampler(4, "ones", cache(lambda level, n: binom.isf(level, 30 * n, 0.5) + 0.5)),
     "Gumbel-max": Sampler(4, "statistic", cache(gamma.isf)),
 }
+BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+WRITING = 0.3  # share of a kind's time in which its texts are written
+# Is told which share of a kind's work was done.
+Advance = Callable[[float], object]
 # The power of each text: from (numbers of the texts, tokens, level).
 Reached = Callable[[Float[np.ndarray, "texts *columns"], float, float], Float[np.ndarray, " texts"]]
+
+
+def unseen(share: float) -> None:
+    """Show nothing."""
 
 
 def table(
@@ -95,14 +103,17 @@ def table(
     [(scheme, tested)] = schemes.named(wm, key, [scheme]).items()  # without its module
     lm = models.load(model)
     rows = []
-    for kind in tqdm(kinds or default_kinds(lm), "predicting", leave=False, disable=None):
+    kinds = kinds or default_kinds(lm)
+    bar = tqdm(total=len(kinds), bar_format=BAR, leave=False, disable=None)
+    for i, kind in enumerate(kinds, 1):
+        bar.set_description(f"predicting {kind}")
         drawn = pairs.draw(lm, kind, n_texts, N_PROMPT)
         n = texts.fit(lm, drawn.prompts, n_tokens)
         if scheme in SAMPLERS:
-            numbers = by_draws(lm, drawn, n, tested, shape)
+            numbers = by_draws(lm, drawn, n, tested, shape, bar.update)
             reached = partial(by_sum, scheme=scheme)
         elif scheme == OURS:
-            numbers, exponent = by_keys(lm, drawn, wm, n, shape)
+            numbers, exponent = by_keys(lm, drawn, wm, n, shape, bar.update)
             reached = partial(by_gradient, n_tokens=n, exponent=exponent)
         else:
             numbers = by_texts(lm, drawn, n, tested, shape)
@@ -112,6 +123,8 @@ def table(
                 tokens_needed = partial(needed, reached, level=level, power=power)
                 tokens = stats.interval(numbers, tokens_needed, n_resamples=200)
                 rows.append({"kind": kind, "level": level, "power": power} | tokens.row())
+        bar.update(i - bar.n)  # what no step has said
+    bar.close()
     return rows
 
 
@@ -140,7 +153,12 @@ def needed(
 
 
 def by_keys(
-    lm: models.LM, drawn: pairs.Pairs, wm: Watermark, n_tokens: int, shape: tuple[float, float]
+    lm: models.LM,
+    drawn: pairs.Pairs,
+    wm: Watermark,
+    n_tokens: int,
+    shape: tuple[float, float],
+    advance: Advance = unseen,
 ) -> tuple[Float[np.ndarray, " texts"], float]:
     """Return the mean of ψ of each text, and the exponent with which the means grow with length.
 
@@ -149,17 +167,24 @@ def by_keys(
     top_p, temperature = shape
     marks = [(wm, key) for key in drawn.keys]
     marked = generate.sample(
-        lm.model, drawn.prompts, n_tokens, marks=marks, top_p=top_p, temperature=temperature
+        lm.model,
+        drawn.prompts,
+        n_tokens,
+        marks=marks,
+        top_p=top_p,
+        temperature=temperature,
+        on_step=lambda _, n_steps: advance(WRITING / n_steps),
     )
     sampled = promise.Sampled(temperature, top_p)
     tables = []
-    for n in (n_tokens // 4, n_tokens // 2, n_tokens):
+    for part, n in ((0.1, n_tokens // 4), (0.2, n_tokens // 2), (0.4, n_tokens)):
         beginnings = [text[:n] for text in marked]
         of_text = gradients.gradients(lm.model, drawn.prompts, beginnings, wm)
         norms = pd.Series({gradient.text: gradient.norm for gradient in of_text})
         promised = promise.table(lm.model, drawn.prompts, beginnings, wm, sampled=sampled)
         means = promise.mean_psi(promised["information"], norms, wm.sigmas[0])
         tables.append(promised.assign(grad_norm=means))  # the name that ``exponent`` reads
+        advance(part)
     exponent = stats.exponent(pd.concat(tables)).value
     return tables[-1]["grad_norm"].to_numpy(), exponent
 
@@ -209,6 +234,7 @@ def by_draws(
     n_tokens: int,
     scheme: SamplerScheme,
     shape: tuple[float, float] = (1.0, 1.0),
+    advance: Advance = unseen,
 ) -> Float[np.ndarray, "texts 2"]:
     """Return mean and variance of what a token adds to the score, for each text under its key.
 
@@ -217,7 +243,14 @@ def by_draws(
     top_p, temperature = shape
     context, column, _ = SAMPLERS[scheme.name]
     silent = {0, lm.model.config.bos_token_id}  # KGW scores nothing after these
-    plain = generate.sample(lm.model, drawn.prompts, n_tokens, top_p=top_p, temperature=temperature)
+    plain = generate.sample(
+        lm.model,
+        drawn.prompts,
+        n_tokens,
+        top_p=top_p,
+        temperature=temperature,
+        on_step=lambda _, n_steps: advance(WRITING / n_steps),
+    )
     coins = generate.uniform(1, range(drawn.n), n_tokens)
     numbers = []
     for x, y, key, u in zip(drawn.prompts, plain, drawn.keys, coins, strict=True):
@@ -236,6 +269,7 @@ def by_draws(
         prompts = [x for _ in grams]
         added = scheme_of_text.score(lm.model, prompts, grams)[column]
         numbers.append((added.mean(), added.var(), len(added)))
+        advance((1 - WRITING) / drawn.n)
     mean, variance, n = np.array(numbers).T
     # The means vary between texts and by the draws: shrink them to the variance between texts.
     spread = mean - mean.mean()

@@ -29,7 +29,7 @@ def test_the_card_is_that_of_the_key_and_holds_no_secret(tmp_path, lm, capsys, m
     key = Key.from_seed(9)
     key_file = perturb.bind(lm.model, WM, key).save(tmp_path / "key")
     words = ["audit", str(tmp_path / "card"), "--key", str(key_file), "--text", file]
-    words += ["--texts", "6", "--tokens", "12", "--keys", "5"]
+    words += ["--texts", "10", "--tokens", "12", "--keys", "5"]
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", str(card))
@@ -44,10 +44,10 @@ def test_the_card_is_that_of_the_key_and_holds_no_secret(tmp_path, lm, capsys, m
     assert (code, found["key_id"]) == (0, key.key_id)
     assert found["columns"].keys() == row.keys()
 
-    human = texts.human(lm, kind, 6, 32 + 12)
+    human = texts.human(lm, kind, 10, 32 + 12)
     pairs = [ids[:32] for ids in human], [ids[32:] for ids in human]
     several = [key, *map(Key.from_seed, range(5))]
-    psi = score.score(lm.model, *pairs, WM, several)["psi"].to_numpy().reshape(6, 6)
+    psi = score.score(lm.model, *pairs, WM, several)["psi"].to_numpy().reshape(10, 6)
     gradients = sorted(score.gradients(lm.model, *pairs, WM), key=lambda G: G.text)
     units = np.stack([(G.G / G.norm).flatten().double() for G in gradients])
     r = np.linalg.solve(np.linalg.cholesky(units @ units.T), psi)
@@ -188,7 +188,7 @@ def test_tokens_without_a_mark_reach_the_level_as_often_as_it_says(name):
 
 
 def test_power_is_predicted_by_kind(tmp_path, keys, capsys):
-    words = ["power", "--key", keys[0], "--text", "docs", "--texts", "6", "--tokens", "12"]
+    words = ["power", "--key", keys[0], "--text", "docs", "--texts", "10", "--tokens", "12"]
     for scheme in ("GaussMark", "output biases"):  # the second only writes and scores
         code, found, _ = rows(capsys, *words, "--scheme", scheme)
         assert (code, len(found), {row["kind"] for row in found}) == (0, 9, {"docs"})
