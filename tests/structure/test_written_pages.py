@@ -174,7 +174,7 @@ def test_the_readme_has_the_table_of_results_that_the_records_make():
     assert results() in README
 
 
-def test_a_result_without_a_record_is_said_to_be_not_recorded(tmp_path):
+def test_a_result_without_a_record_is_said_to_be_missing(tmp_path):
     reference = tmp_path / "reference"
     shutil.copytree(CONF.REFERENCE, reference)
     before = results(reference)
@@ -188,7 +188,7 @@ def test_a_result_without_a_record_is_said_to_be_not_recorded(tmp_path):
     assert "31.1%" not in before
     shutil.rmtree(reference / "detectability")
     [doclm] = [line for line in results(reference).splitlines() if "doclm" in line]
-    assert doclm.startswith("| doclm 6M | not recorded | +0.062")
+    assert doclm.startswith("| doclm 6M | – | +0.062")
 
 
 def test_the_length_at_which_half_is_detected_is_interpolated():
