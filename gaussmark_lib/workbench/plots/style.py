@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 import matplotlib as mpl
 import numpy as np
 import seaborn as sns
+from IPython import InteractiveShell, get_ipython
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -63,7 +64,9 @@ TOKENS = "tokens of response"
 
 
 def use() -> None:
-    """Set the style of the whole kernel; every notebook calls it once."""
+    """Set the style of the whole kernel, and what it shows of an interruption; every notebook calls
+    it once.
+    """
     sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", font_scale=0.9)
     mpl.rcParams.update(
         {
@@ -75,6 +78,15 @@ def use() -> None:
             "legend.fontsize": "small",
         }
     )
+    if shell := get_ipython():
+        shell.set_custom_exc((KeyboardInterrupt,), _interrupted)
+
+
+def _interrupted(
+    shell: InteractiveShell, kind: type, error: BaseException, *_: object, **__: object
+) -> None:
+    """Show a sentence: all frames of torch would take seconds, and several screens."""
+    shell._showtraceback(kind, error, ["Interrupted. Run the cell again when you like."])
 
 
 def look(name: str, place: int = 0) -> dict[str, str | tuple]:

@@ -135,5 +135,4 @@ def test_columns_that_were_not_measured_come_from_the_reference_and_have_a_star(
     notes = " ".join(bench.notes(quick, full))
     assert "* not measured now: from the reference record of 2026-01-02, 100 texts" in notes
     assert "– LoRA: only in weights." in notes
-    alone = bench.rate_lines(quick.results, columns, 0.01)[0]
-    assert alone["round trip"] == "–"
+    assert bench.rate_lines(quick.results, columns, 0.01)[0]["round trip"] == "–"

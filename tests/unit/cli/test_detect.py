@@ -362,8 +362,7 @@ def test_given_reference_texts(lm, stream, tmp_path, capsys):
     [wanted] = joint.sequence(*texts, given=given)["p_given"]
     assert rows(capsys, *words, reference)[1][0]["p_given"] == pytest.approx(wanted, rel=1e-3)
     state.unlink()
-    sentence = answer(capsys, *words, reference)[1]
-    assert f"p = {wanted:.3g} given earlier answers" in sentence
+    assert f"p = {wanted:.3g} given earlier answers" in answer(capsys, *words, reference)[1]
     err = refusal(capsys, *words, lines(tmp_path / "b.jsonl", TEXTS[:2], {1: b"{"}))
     assert f"--given: {tmp_path}/b.jsonl:1: expected" in err
 

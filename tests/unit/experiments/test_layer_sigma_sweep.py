@@ -191,8 +191,7 @@ def test_the_spread_between_carriers_is_found_without_the_noise():
     assert even.low == 0
     assert even.high < 0.25
     uneven = layer_sigma_sweep.spread(*_simulated([0.5, 1.0, 1.5] * 4, 24))
-    true = np.std([0.5, 1.0, 1.5] * 4, ddof=1)
-    assert 0.1 < uneven.low < true < uneven.high
+    assert 0.1 < uneven.low < np.std([0.5, 1.0, 1.5] * 4, ddof=1) < uneven.high
     assert (even.n, uneven.n) == (12, 12)
     assert np.isnan(layer_sigma_sweep.spread(*_simulated([1.0], 24)).low)
 
@@ -253,8 +252,7 @@ def test_a_cross_tells_the_layer_from_the_kind(lm):
         assert shared in few
         assert {*few} <= {*every}
     assert [".mlp." in name for name in few[-2:]] == [True, True], "the MLP's kinds come first"
-    table = pd.DataFrame({"weight": few})
-    assert len(layer_sigma_sweep.crossed(table)) == 5
+    assert len(layer_sigma_sweep.crossed(pd.DataFrame({"weight": few}))) == 5
     confounded = pd.DataFrame({"weight": ["0.a.weight", "1.b.weight", "2.c.weight"]})
     assert layer_sigma_sweep.crossed(confounded).empty
 

@@ -8,6 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from IPython import InteractiveShell
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 from PIL import Image
@@ -27,8 +28,7 @@ def test_words_do_not_overlap(draw):
         assert not box.overlaps(other), f"{first!r} and {second!r} overlap"
     width = figure.get_window_extent().width
     for words, box in boxes.items():
-        assert box.x0 >= 0, words
-        assert box.x1 <= width, words
+        assert 0 <= box.x0 < box.x1 <= width, words
     plt.close(figure)
 
 
@@ -36,6 +36,14 @@ def test_what_is_no_scheme_never_has_a_schemes_colour():
     schemes = {to_hex(colour) for colour, _ in style.SCHEMES.values()} | {to_hex(style.PLAIN)}
     assert not schemes & set(map(to_hex, style.OTHERS))
     assert len(set(style.OTHERS)) == len(style.OTHERS)
+
+
+def test_an_interrupted_cell_shows_one_sentence(capsys, monkeypatch):
+    shell = InteractiveShell()
+    monkeypatch.setattr(style, "get_ipython", lambda: shell)
+    style.use()
+    assert isinstance(shell.run_cell("raise KeyboardInterrupt").error_in_exec, KeyboardInterrupt)
+    assert capsys.readouterr().out.startswith("Interrupted. Run the cell again")
 
 
 @pytest.mark.parametrize(

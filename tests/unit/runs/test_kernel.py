@@ -125,8 +125,7 @@ def test_a_kernel_that_dies_while_it_starts(tmp_path, kind, started, seconds):
 def test_a_kernel_that_does_not_answer_is_not_called_dead(tmp_path, started, monkeypatch):
     monkeypatch.setattr(kernel, "START_TIMEOUT", 1)
     started(lambda process: os.kill(process.pid, signal.SIGSTOP))
-    reason = _reason(tmp_path, PLAIN)
-    assert reason == "RuntimeError: Kernel didn't respond in 1 seconds"
+    assert _reason(tmp_path, PLAIN) == "RuntimeError: Kernel didn't respond in 1 seconds"
 
 
 def test_an_error_of_a_cell_is_told_before_the_death_of_its_kernel(tmp_path):

@@ -115,8 +115,7 @@ def test_a_record_names_the_commit_at_its_start(tmp_path, cells, demo, monkeypat
         git("commit", "-am", "while it ran")
 
     cells(changed)
-    answer = _run(demo, tmp_path, {"x": 2})
-    assert answer.status["commit"] == at_start != records.commit()
+    assert _run(demo, tmp_path, {"x": 2}).status["commit"] == at_start != records.commit()
     (checkout / "file").write_text("not committed")
     cells(lambda folder: git("checkout", "file"))
     dirty = _run(demo, tmp_path, {"x": 3})
