@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import corrupt, evidence, generate, models, score, stats, texts
-from gaussmark_lib.beyond import channel, promise, tracing
-from gaussmark_lib.beyond.tracing.authors import windows
+from gaussmark_lib import corrupt, evidence, generate, models, perturb, score, stats, texts
+from gaussmark_lib.beyond import channel, promise
+from gaussmark_lib.beyond.tracing.authors import together, windows
 from gaussmark_lib.engine import packages
 from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.keys import Key
@@ -385,38 +385,35 @@ class Session:
         edit: Edit = Edit(),
     ) -> Tested:
         lm = self.lm
-        prompts, responses = windows(lm.model, prompt, response)
+        starts, parts = windows(lm.model, prompt, response)
+        n = len(parts)
         weigh = channel.weights(lm.model, edit.allowed)
-        report("testing", 0.0)
-        scores = tracing.author(
-            lm.model, prompts, responses, wm, keys, token_weights=weigh, batch_size=1
-        )
-        promised = promise.table(
-            lm.model,
-            prompts,
-            responses,
-            wm,
-            token_weights=weigh,
-            unknown_prompt=lm.unknown_prompt(),
-            batch_size=1,
-        )
-        row, control = scores.to_dict("records")
-        row |= promise.together(promised)
-        norms = [row["grad_norm"]]
-        if len(prompts) > 1:
-            row["windows"] = len(prompts)
-            of_windows = score.score(
-                lm.model, prompts, responses, wm, keys[:1], token_weights=weigh, batch_size=1
-            )
-            norms = of_windows["grad_norm"]
-        row |= verdict.of(row, wm.sigma, control=control["p_value"])
-        report("looking at each token", 0.0)
+        gradients = score.gradients(lm.model, starts, parts, wm, token_weights=weigh, batch_size=1)
+        norms: dict[int, float] = {}  # of each window
+
+        def reported() -> Iterator[score.TextGradient]:
+            """The gradients; Stop acts between two windows."""
+            for i in range(n):
+                report("testing", i / n)
+                gradient = next(gradients)
+                norms[gradient.text] = gradient.norm
+                yield gradient
+
+        rows = together(reported(), *perturb.ready(lm.model, wm, keys))
+        row, control = rows.to_dict("records")
+        promises = []
         tables = []
-        for start, text, norm in zip(prompts, responses, norms, strict=True):
-            table = evidence.per_token(lm.model, start, text, wm, keys[0], token_weights=weigh)
+        settings = {"token_weights": weigh, "unknown_prompt": lm.unknown_prompt()}
+        for i, (start, part) in enumerate(zip(starts, parts, strict=True)):
+            report("looking at each token", i / n)
+            promises.append(promise.table(lm.model, [start], [part], wm, **settings))
+            report("looking at each token", (i + 0.5) / n)
+            table = evidence.per_token(lm.model, start, part, wm, keys[0], token_weights=weigh)
             # It adds up to the ψ of the window: scale it to the window's part of the text's ψ.
-            table["evidence"] *= norm / row["grad_norm"]
+            table["evidence"] *= norms[i] / row["grad_norm"]
             tables.append(table)
+        row |= promise.together(pd.concat(promises)) | ({"windows": n} if n > 1 else {})
+        row |= verdict.of(row, wm.sigma, control=control["p_value"])
         pieces = show.pieces(pd.concat(tables, ignore_index=True), lm.decode)
         return Tested(lm.decode(response), edit, row, control, pieces)
 

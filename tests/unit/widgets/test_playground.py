@@ -124,7 +124,10 @@ def test_an_edited_text_is_corrupted_and_tested_by_the_library(session, how):
 def test_a_long_text_is_tested_in_windows_as_one(session):
     """The same as adding up the windows' gradients one by one, by hand."""
     text, lm = "".join(chr(33 + 7 * i % 90) for i in range(140)), session.lm
-    result = session.test(text, ASKED, KEY, "The function")
+    steps: list[tuple[str, float]] = []
+    result = session.test(text, ASKED, KEY, "The function", report=lambda *of: steps.append(of))
+    sixths = [("looking at each token", i / 6) for i in range(6)]
+    assert steps[-9:] == [("testing", 0), ("testing", 1 / 3), ("testing", 2 / 3), *sixths]
     ids, before = lm.encode(text), lm.prompt("The function")
     cuts = [0, 64 - len(before), 2 * 64 - len(before) - 16, 140]
     tokens, total = before + ids, 0
