@@ -30,6 +30,7 @@ from gaussmark_lib.workbench.rewrite import apertium
 LONGEST = 400  # tokens; end of the slider, or half the context if that is shorter
 DOCLM = "toy model that knows only the documentation of Python libraries"
 LARGEST_SEED = 1_000_000
+SEEDS = f"seeds: 0 to {LARGEST_SEED:,}"
 TESTS = [("the paper's ψ", 0.0), ("edited = 0.1: a tenth replaced", 0.1)]
 OF_A_QUESTION = [field.name for field in fields(Question)]
 OF_AN_EDIT = [field.name for field in fields(Edit)]
@@ -42,7 +43,7 @@ TOOLTIPS = {  # by label
     "Tokens per text": "Length of each text; an answer of a chat model may end earlier",
     "Temperature": "At 1, the model's own probabilities; lower, more predictable text",
     "Texts of each": "Number of plain texts, and of watermarked texts",
-    "Sampler's seed": "The same seed gives the same random numbers",
+    "Sampler's seed": f"The same seed gives the same random numbers; {SEEDS}",
     "Key from seed": "Seed of the demonstration key, which is not secret",
     "Text to test": "Any text, of any length",
     "Its prompt": "The prompt of the text; without it the test is exact, but has less power",
@@ -262,7 +263,7 @@ class Panel(w.VBox):
         self._refresh()
 
     def _use_seed(self) -> None:
-        self._use(Key.from_seed(self.key_seed.value), "anyone can guess it")
+        self._use(Key.from_seed(self.key_seed.value), f"easy to guess; {SEEDS}")
 
     def _use_new(self) -> None:
         self._use(Key.new(), "secret, in memory only")

@@ -15,6 +15,8 @@ from gaussmark_experiments.widgets import Panel, action, playground, render
 from gaussmark_experiments.widgets.playground import Edit, Question, Session
 from gaussmark_lib import models, perturb
 from gaussmark_lib.perturb import Key
+from gaussmark_lib.workbench import verdict
+from gaussmark_lib.workbench.cli import notebooks
 from gaussmark_lib.workbench.rewrite import apertium
 
 ASKED = Question("The function", tiny_lm.WEIGHT, psi=2.0, n_tokens=10)
@@ -220,7 +222,12 @@ def test_every_input_and_button_says_what_it_is_for(panel: Panel):
         if is_input and not isinstance(widget, w.HTML | w.FloatProgress):
             assert all((widget.description, widget.tooltip)), widget
     assert "gaussmark-panel" in panel._dom_classes
-    assert "data-lm-suppress-shortcuts" in shown(panel)
+    assert re.search("seeds: 0 to 1,000,000.*data-lm-suppress-s", shown(panel), re.DOTALL)
+
+
+def test_the_app_ends_kernels_that_have_no_page():
+    options = {f"--{option.partition('.')[2]}" for option in notebooks.APP_OPTIONS}
+    assert {"--cull_idle_timeout=60", "--cull_interval=20", "--cull_connected=False"} < options
 
 
 def test_a_broken_panel_shows_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch):
