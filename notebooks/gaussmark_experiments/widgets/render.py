@@ -52,6 +52,11 @@ def draft(so_far: Draft) -> str:
     return show.cards(columns).data
 
 
+def stopped(so_far: Draft) -> str:
+    """Render texts that Stop left half written."""
+    return _macros.stopped(draft(so_far)) if any(so_far.texts.values()) else ""
+
+
 def comparison(result: Comparison) -> str:
     """Render plain and watermarked texts: the verdict, all texts side by side, and the figure."""
     n = result.question.n_samples

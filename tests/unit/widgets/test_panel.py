@@ -79,8 +79,10 @@ def test_stop_leaves_the_base_model_and_what_was_shown(panel: Panel):
     press(panel, "generate")
     assert seen == [True], "it was stopped while the noise was in the weights"
     assert "Stopped" in panel.writing.message.value
-    assert panel.writing.output.value == before
-    assert panel.writing.result is result
+    texts, _, kept = panel.writing.output.value.partition(before)
+    assert re.search("are no result.*Plain text.*ψ = .* …", texts, re.DOTALL)
+    assert f">{result.text('plain')[0]}<" in unescape(texts)
+    assert (kept, panel.writing.result is result) == ("", True)
     perturb.refuse_perturbed(model)
     assert model.get_parameter(tiny_lm.WEIGHT).equal(theta)
 
