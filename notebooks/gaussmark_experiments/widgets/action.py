@@ -79,6 +79,11 @@ class Action(w.VBox):
         arguments = (self._work, work, show, self._settings())
         Thread(target=copy_context().run, args=arguments, daemon=True).start()
 
+    def show(self, html: str) -> None:
+        """Show this as the result."""
+        self._html = html
+        self.refresh()
+
     def refresh(self) -> None:
         """Show the result, and dim it if settings have changed; above it, what Stop left."""
         settings = self._settings()

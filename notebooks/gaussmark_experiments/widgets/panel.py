@@ -210,7 +210,7 @@ class Panel(w.VBox):
             getattr(self, name).observe(lambda _: self.testing.result and self._test(), "value")
         self.key_seed.observe(lambda _: self._use_seed(), "value")
         self.model.observe(lambda _: self._open(), "value")
-        self.opening.output.value = _about(self.session.lm)
+        self.opening.show(_about(self.session.lm))
 
     def _on_busy(self, change: Any) -> None:
         self.error = change.owner.error

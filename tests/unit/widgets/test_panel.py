@@ -185,7 +185,10 @@ def test_another_model_is_loaded(panel: Panel, monkeypatch: pytest.MonkeyPatch):
     assert panel.session.wrong_key == drawn
     assert panel.weight.value == models.default_weight(panel.session.lm.model)
     assert panel.prompt.value == panel.session.prompts[0]
+    fresh = Panel(panel.session, Question("A", panel.weight.value))
+    fresh.psi.value = 4
     assert "documentation" in panel.opening.output.value
+    assert "documentation" in fresh.opening.output.value
     assert "Changed since: model" in panel.writing.output.value
     monkeypatch.setattr(models, "load", lambda *_, **__: 1 / 0)
     panel.model.value = "tiny"
