@@ -54,6 +54,7 @@ ROUND_TRIP = "round trip by Spanish"  # where Apertium is installed; it changes 
 EDIT_SEED = 0
 N_PIECES = 8  # in which a text is written; it is tested after each piece
 ROWS_PER_TEXT = 10_000  # more than the tokens of a text: each piece has random numbers of its own
+FOR_SIGMA = "to choose σ, once per model and setting"
 INSTRUCTIONS = (  # for a chat model
     "Explain to a child why the sky is blue.",
     "Write a short letter to a neighbour who plays loud music at night.",
@@ -245,12 +246,12 @@ class Session:
             prompts,
             question.n_tokens,
             temperature=question.temperature,
-            on_step=lambda done, total: report("writing reference texts", done / total),
+            on_step=lambda done, total: report(f"writing plain texts {FOR_SIGMA}", done / total),
         )
         wm = Watermark(question.weight, 1.0)  # ‖G‖ does not depend on σ
         norms = []
         for prompt, text in zip(prompts, self._ended(written), strict=True):
-            report("measuring gradients", len(norms) / len(prompts))
+            report(f"measuring their gradients {FOR_SIGMA}", len(norms) / len(prompts))
             [gradient] = score.gradients(model, [prompt], [text], wm)
             norms.append(gradient.norm)
         return norms

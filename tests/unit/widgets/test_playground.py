@@ -37,7 +37,9 @@ def test_sigma_is_solved_once_from_texts_without_watermark(session, monkeypatch)
     plain = generate.sample(model, prompts, 12)
     norms = [G.norm for G in score.gradients(model, prompts, plain, Watermark(WEIGHT, 1.0))]
     assert not session.knows(ASKED)
-    first = session.sigma(ASKED)
+    steps: set[str] = set()
+    first = session.sigma(ASKED, lambda step, _: steps.add(step))
+    assert ["choose σ, once per model" in step for step in steps] == [True, True]
     assert first == pytest.approx(stats.sigma_for_psi(norms, 2.0), rel=1e-6)
     monkeypatch.setattr(generate, "sample", lambda *_, **__: pytest.fail("measured again"))
     assert session.sigma(replace(ASKED, psi=6.0)) == pytest.approx(3 * first)
