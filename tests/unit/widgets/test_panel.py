@@ -52,13 +52,13 @@ def shown(panel: Panel) -> str:
 def test_generates(panel: Panel):
     press(panel, "generate")
     assert panel.error is None, panel.writing.message.value
-    assert panel.writing.message.value == ""
-    assert panel.writing.result.question == ASKED
-    assert panel.writing.result.key_id == Key.from_seed(1).key_id
-    html = panel.writing.output.value
-    for words in ("Watermarked texts, this key:", "wrong key", "Plain text", "<img alt="):
+    result, html = panel.writing.result, panel.writing.output.value
+    assert (result.question, result.key_id) == (ASKED, Key.from_seed(1).key_id)
+    predicted = " of 1 detected. The predicted probability of detection was"
+    figure = '<div style="overflow-x:auto"><img alt='  # on a phone
+    for words in ("Watermarked texts, this key:", "wrong key", "Plain text", predicted, figure):
         assert words in html
-    assert " of 1 detected. The predicted probability of detection was" in html
+    assert (panel.writing.message.value, "of at most 10 tokens" in html) == ("", True)
     assert html.count('title="evidence') > 10
     assert unescape(html).count(f"session.compare({ASKED!r}, key)") == 1
 
@@ -160,8 +160,8 @@ def test_edits_when_the_slider_is_let_go(tested: Panel, monkeypatch: pytest.Monk
     assert after.row["psi"] != plain
     html = unescape(tested.testing.output.value)
     assert "delete at random, 30% of the tokens:" in html
-    assert f"ψ = {after.row['psi']:.3f}" in html
-    assert f"Before the edit, by the paper's ψ: ψ = {plain:.2f}" in html
+    assert f"ψ = {after.row['psi']:.3f}".replace("-", "−") in html
+    assert f"Before the edit, by the paper's ψ: ψ = {plain:.2f}".replace("-", "−") in html
     tested.allowed.value = 0.1
     tested.wait()
     sharper = tested.testing.result
@@ -205,8 +205,7 @@ def test_a_text_is_shown_while_it_is_written(panel: Panel, monkeypatch: pytest.M
     whole = panel.writing.result.text("watermarked")
     psis = panel.writing.result.curve.query("kind == 'watermarked' and key == 'this key'")["psi"]
     grown = [draft for draft in drafts if whole[:5] in draft and whole[:6] not in draft]
-    assert grown
-    assert f"ψ = {psis.iloc[0]:.1f} → {psis.iloc[1]:.1f}" in grown[0]
+    assert f"ψ = {psis.iloc[0]:.1f} → {psis.iloc[1]:.1f}".replace("-", "−") in grown[0]
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
@@ -266,11 +265,17 @@ def test_a_false_alarm_is_said(panel: Panel):
         assert (render.FALSE_ALARM in render.comparison(panel.writing.result)) == is_said
 
 
+def test_a_caution_is_said_once(tested: Panel):
+    tested.testing.result.row.update(power=None, warnings=[verdict.UNUSUAL])
+    html = render.of_test(tested.testing.result)
+    assert (html.count("unusual for"), html.count("<code>gaussmark audit</code>")) == (1, 1)
+
+
 def test_evidence_is_shown_by_more_than_colour():
     html = tokens(["for", "against", "neither"], [2.0, -2.0, 0.0])
     for_it, against, neither = re.findall(r"<span[^>]*>", html)
     assert "solid" in for_it
-    assert "dotted" in against
+    assert re.search('dotted.* title="evidence −2.000', against)
     assert "border" not in neither
     assert "0.00)" in neither, "no colour at all"
     assert 'title="evidence +2.000' in for_it

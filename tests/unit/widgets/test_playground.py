@@ -11,7 +11,7 @@ import tiny_lm
 import torch
 from scipy.stats import norm
 
-from gaussmark_experiments.widgets import playground
+from gaussmark_experiments.widgets import playground, render
 from gaussmark_experiments.widgets.playground import PLAIN, WATERMARKED, Edit, Question, Session
 from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
 from gaussmark_lib.beyond import channel, promise
@@ -212,6 +212,7 @@ def test_a_round_trip_is_an_edit(session, monkeypatch):
     monkeypatch.setattr(rewrite, "round_trips", lambda _: changes)
     result = session.test("abc", ASKED, KEY, edit=Edit(playground.ROUND_TRIP, 1.0))
     assert (result.text, result.before.text) == ("cba", "abc")
+    assert f"{playground.ROUND_TRIP}:" in render.of_test(result)
 
 
 def test_several_weights_are_refused(session):
