@@ -107,8 +107,7 @@ class Panel(w.VBox):
 
     def question(self) -> Question:
         """Return the present values of the inputs."""
-        values = {name: getattr(self, name).value for name in OF_A_QUESTION}
-        return Question(**values)
+        return Question(**{name: _value(getattr(self, name)) for name in OF_A_QUESTION})
 
     def _make_inputs(self, start: Question, key_seed: int) -> None:
         name = self.session.lm.name
@@ -219,7 +218,7 @@ class Panel(w.VBox):
     def _settings(self, names: list[str]) -> dict[str, Any]:
         """The values that a result depends on: inputs by their labels, and the key."""
         inputs = [self.model, *(getattr(self, name) for name in names)]
-        return {"key": self.key} | {field.description.lower(): field.value for field in inputs}
+        return {"key": self.key} | {field.description.lower(): _value(field) for field in inputs}
 
     def _refresh(self) -> None:
         """Dim the results of earlier settings, and show σ if ‖G‖ of such texts is known."""
@@ -252,6 +251,8 @@ class Panel(w.VBox):
             temperature = KEY_TEMPERATURE if lm.is_chat else 1.0
             weight = models.default_weight(lm.model)
             self._fit(Question(prompts[0], weight, temperature=temperature))
+            for action in (self.writing, self.testing):
+                action.say("")  # what it said was about the earlier model
             return lm
 
         self.opening.run(load, _about)
@@ -294,6 +295,11 @@ class Panel(w.VBox):
         prompt = self.before.value
         work = partial(self.session.test, text, self.question(), self.key, prompt, edit)
         self.testing.run(work, render.of_test)
+
+
+def _value(field: w.Widget) -> Any:
+    """The value of an input, without the rounding errors of a slider that was moved by keys."""
+    return round(field.value, 3) if isinstance(field.value, float) else field.value
 
 
 def _about(lm: models.LM) -> str:

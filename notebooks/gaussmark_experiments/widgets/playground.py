@@ -423,11 +423,12 @@ class Session:
         return Watermark(question.weight, self.sigma(question, report))
 
     def _prompt(self, text: str) -> list[int]:
-        if not text.strip():
-            raise InvalidTextError(
-                "expected a prompt, got an empty prompt; type a few words for the model to continue"
-            )
-        return self.lm.prompt(text)
+        if text.strip():
+            return self.lm.prompt(text)
+        expected = "a prompt, got an empty prompt; type a few words for the model to continue"
+        if self.lm.is_chat:
+            expected = "an instruction, got an empty text; type what the model should do"
+        raise InvalidTextError(f"expected {expected}")
 
     def _keys(self, key: Key) -> list[Key]:
         """This key and the negative control, which is always another key."""

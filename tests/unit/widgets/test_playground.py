@@ -16,7 +16,7 @@ from gaussmark_experiments.widgets.playground import PLAIN, WATERMARKED, Edit, Q
 from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
 from gaussmark_lib.beyond import channel, promise
 from gaussmark_lib.engine import packages
-from gaussmark_lib.errors import InvalidWatermarkError
+from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import rewrite
 
@@ -205,6 +205,8 @@ def test_the_examples_fit_the_model(session, monkeypatch):
     assert (len(beginnings), max(map(len, beginnings)) <= 160) == (2, True)
     monkeypatch.setattr(type(session.lm), "is_chat", property(lambda _: True))
     assert playground.example_prompts(session.lm) == list(playground.INSTRUCTIONS)
+    with pytest.raises(InvalidTextError, match="expected an instruction, got an empty text"):
+        session.compare(replace(ASKED, prompt=" "), KEY)
 
 
 def test_a_round_trip_is_an_edit(session, monkeypatch):
