@@ -55,7 +55,7 @@ def test_generates(panel: Panel):
     result, html = panel.writing.result, panel.writing.output.value
     assert (result.question, result.key_id) == (ASKED, Key.from_seed(1).key_id)
     predicted = " of 1 detected. The predicted probability of detection was"
-    figure = '<div style="overflow-x:auto"><img alt='  # on a phone
+    figure = 'min-width:100%;overflow-x:auto"><img alt='  # on a phone
     for words in ("Watermarked texts, this key:", "wrong key", "Plain text", predicted, figure):
         assert words in html
     assert (panel.writing.message.value, "of at most 10 tokens" in html) == ("", True)
