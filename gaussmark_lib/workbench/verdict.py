@@ -62,8 +62,7 @@ def of(
     power = None if warnings else promised(row, sigma, level)
     is_short = power is not None and power < ENOUGH
     if is_short:
-        length = f"{row['n_tokens']} tokens"
-        warnings = [f"{length}: power {power:.2f} at this length, at level {level:g}"]
+        warnings = [f"{_length(row)}: power {power:.2f} at this length, at level {level:g}"]
     if p <= level:
         verdict = "detected"
     elif is_short:

@@ -143,6 +143,6 @@ def test_by_keyboard_alone(page: Page):
     write_as_many_tokens_as(SMALL["n_tokens"], "Shift+Tab")
     tab_to(generate)
     page.keyboard.press("Enter")
-    written = panel.get_by_text(f"× {SMALL['n_tokens']} tokens, sampler's seed")
+    written = panel.get_by_text(f"of at most {SMALL['n_tokens']} tokens, sampler's seed")
     expect(written).to_be_visible(timeout=PATIENCE)
     expect(generate).to_be_enabled(timeout=PATIENCE)

@@ -20,6 +20,7 @@ ROW |= {"temperature": 1.0, "excess": 0.0, "information": 100.0}  # F = ‖G‖�
     [
         ({"p_value": 0.05}, 0.01, "detected"),
         ({}, 0.16, "too short to tell"),
+        ({"n_tokens": 1}, 0.16, "too short to tell"),
         ({}, 0.17, "not detected"),
         ({"p_given": 0.01}, 0.17, "detected"),
         ({"p_value": 0.01, "p_given": 0.3}, 0.17, "not detected"),
@@ -29,7 +30,8 @@ def test_outcomes(change, sigma, outcome):
     said = verdict.of(ROW | change, sigma)
     assert said["verdict"] == outcome
     assert said["power"] == pytest.approx(norm.cdf(sigma * 10 - norm.isf(0.05)))
-    short = [f"7 tokens: power {said['power']:.2f} at this length, at level 0.05"]
+    length = "1 token" if "n_tokens" in change else "7 tokens"
+    short = [f"{length}: power {said['power']:.2f} at this length, at level 0.05"]
     assert said["warnings"] == (short if said["power"] < 0.5 else [])
     assert said.keys() == set(verdict.FIELDS)
 

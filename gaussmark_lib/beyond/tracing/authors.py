@@ -23,7 +23,7 @@ from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.gradients import TextGradient, Weigh, of_pairs, require_one
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Ids, Texts
-from gaussmark_lib.weights import Watermark
+from gaussmark_lib.weights import PlacedWatermark, Watermark
 
 # The last context/4 tokens of a window are the prompt of the next window, and not scored again.
 BEFORE = 4
@@ -52,12 +52,19 @@ def author(
     pairs = wm.reader.pairs(prompts, responses)
     weigh = require_one(token_weights)
     gradients = of_pairs(wm, pairs, token_weights=weigh, dtype=dtype, batch_size=batch_size)
+    rows = together(gradients, wm, keys)
+    rows.insert(0, "n_texts", len(pairs))
+    return rows
+
+
+def together(
+    gradients: Iterable[TextGradient], wm: PlacedWatermark, keys: Sequence[Key]
+) -> pd.DataFrame:
+    """Return the rows of :func:`author`, without ``n_texts``, from the gradients of the texts."""
     total = summed(gradients)
     tested = [(total, score.psi([total], wm, keys)[0])]
     rows = score.table(tested, [[key.key_id for key in keys]])
-    rows = rows.drop(columns="text")  # there is only one
-    rows.insert(0, "n_texts", len(pairs))
-    return rows
+    return rows.drop(columns="text")  # there is only one
 
 
 def summed(gradients: Iterable[TextGradient]) -> TextGradient:

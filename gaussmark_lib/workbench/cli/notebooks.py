@@ -35,6 +35,10 @@ APP_OPTIONS = [
     "--Voila.ip=127.0.0.1",
     "--Voila.auto_token=True",
     "--KernelManager.transport=ipc",
+    # The kernel of a page that was closed or reloaded ends after a minute or two; it takes a GB.
+    "--MappingKernelManager.cull_idle_timeout=60",
+    "--MappingKernelManager.cull_interval=20",
+    "--MappingKernelManager.cull_connected=False",
     "--VoilaConfiguration.show_tracebacks=True",
     "--VoilaConfiguration.template=gaussmark",
 ]

@@ -53,7 +53,9 @@ class Action(w.VBox):
         self._settings = settings
         self._turn = turn
         self._stopped = Event()  # set by Stop, and read by the report
-        self._html = ""
+        self._html = ""  # of the result
+        self._draft: Draft | None = None  # the latest of this work
+        self._half_written = ""  # HTML of what the latest work had written when it was stopped
         self._drawn = 0.0  # when the latest draft was shown
         self._settings_of_result: dict[str, Any] = {}
         bar = w.HBox([inputs[0], self.stop, *inputs[1:], self.progress, self.doing], layout=BAR)
@@ -70,17 +72,25 @@ class Action(w.VBox):
             return
         self._stopped.clear()
         self.error = None
+        self._draft = None
+        self._half_written = ""
         self.say("")
         self.busy = True
         arguments = (self._work, work, show, self._settings())
         Thread(target=copy_context().run, args=arguments, daemon=True).start()
 
+    def show(self, html: str) -> None:
+        """Show this as the result."""
+        self._html = html
+        self.refresh()
+
     def refresh(self) -> None:
-        """Show the result, and dim it if settings have changed."""
+        """Show the result, and dim it if settings have changed; above it, what Stop left."""
         settings = self._settings()
         earlier = self._settings_of_result
         changed = [name for name, value in earlier.items() if settings[name] != value]
-        self.output.value = render.outdated(self._html, changed) if changed else self._html
+        html = render.outdated(self._html, changed) if changed else self._html
+        self.output.value = self._half_written + html
 
     def say(self, sentence: str, is_error: bool = False) -> None:
         """Show a sentence below the button."""
@@ -96,6 +106,8 @@ class Action(w.VBox):
             self._settings_of_result = settings
         except StoppedError:
             self.say(STOPPED)
+            if self._draft:
+                self._half_written = render.stopped(self._draft)
         except Exception as error:  # a user gets a sentence for every error
             self.error = error
             self.say(_in_words(error), is_error=True)
@@ -106,6 +118,7 @@ class Action(w.VBox):
             self._turn.release()
 
     def _report(self, step: str, share: float, draft: Draft | None = None) -> None:
+        self._draft = draft or self._draft
         if self._stopped.is_set():
             raise StoppedError
         if draft and time.monotonic() - self._drawn > MOMENT:

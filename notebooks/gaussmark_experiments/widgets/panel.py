@@ -30,6 +30,7 @@ from gaussmark_lib.workbench.rewrite import apertium
 LONGEST = 400  # tokens; end of the slider, or half the context if that is shorter
 DOCLM = "toy model that knows only the documentation of Python libraries"
 LARGEST_SEED = 1_000_000
+SEEDS = f"seeds: 0 to {LARGEST_SEED:,}"
 TESTS = [("the paper's ψ", 0.0), ("edited = 0.1: a tenth replaced", 0.1)]
 OF_A_QUESTION = [field.name for field in fields(Question)]
 OF_AN_EDIT = [field.name for field in fields(Edit)]
@@ -42,7 +43,7 @@ TOOLTIPS = {  # by label
     "Tokens per text": "Length of each text; an answer of a chat model may end earlier",
     "Temperature": "At 1, the model's own probabilities; lower, more predictable text",
     "Texts of each": "Number of plain texts, and of watermarked texts",
-    "Sampler's seed": "The same seed gives the same random numbers",
+    "Sampler's seed": f"The same seed gives the same random numbers; {SEEDS}",
     "Key from seed": "Seed of the demonstration key, which is not secret",
     "Text to test": "Any text, of any length",
     "Its prompt": "The prompt of the text; without it the test is exact, but has less power",
@@ -106,8 +107,7 @@ class Panel(w.VBox):
 
     def question(self) -> Question:
         """Return the present values of the inputs."""
-        values = {name: getattr(self, name).value for name in OF_A_QUESTION}
-        return Question(**values)
+        return Question(**{name: _value(getattr(self, name)) for name in OF_A_QUESTION})
 
     def _make_inputs(self, start: Question, key_seed: int) -> None:
         name = self.session.lm.name
@@ -209,7 +209,7 @@ class Panel(w.VBox):
             getattr(self, name).observe(lambda _: self.testing.result and self._test(), "value")
         self.key_seed.observe(lambda _: self._use_seed(), "value")
         self.model.observe(lambda _: self._open(), "value")
-        self.opening.output.value = _about(self.session.lm)
+        self.opening.show(_about(self.session.lm))
 
     def _on_busy(self, change: Any) -> None:
         self.error = change.owner.error
@@ -218,7 +218,7 @@ class Panel(w.VBox):
     def _settings(self, names: list[str]) -> dict[str, Any]:
         """The values that a result depends on: inputs by their labels, and the key."""
         inputs = [self.model, *(getattr(self, name) for name in names)]
-        return {"key": self.key} | {field.description.lower(): field.value for field in inputs}
+        return {"key": self.key} | {field.description.lower(): _value(field) for field in inputs}
 
     def _refresh(self) -> None:
         """Dim the results of earlier settings, and show σ if ‖G‖ of such texts is known."""
@@ -251,6 +251,8 @@ class Panel(w.VBox):
             temperature = KEY_TEMPERATURE if lm.is_chat else 1.0
             weight = models.default_weight(lm.model)
             self._fit(Question(prompts[0], weight, temperature=temperature))
+            for action in (self.writing, self.testing):
+                action.say("")  # what it said was about the earlier model
             return lm
 
         self.opening.run(load, _about)
@@ -262,7 +264,7 @@ class Panel(w.VBox):
         self._refresh()
 
     def _use_seed(self) -> None:
-        self._use(Key.from_seed(self.key_seed.value), "anyone can guess it")
+        self._use(Key.from_seed(self.key_seed.value), f"easy to guess; {SEEDS}")
 
     def _use_new(self) -> None:
         self._use(Key.new(), "secret, in memory only")
@@ -293,6 +295,11 @@ class Panel(w.VBox):
         prompt = self.before.value
         work = partial(self.session.test, text, self.question(), self.key, prompt, edit)
         self.testing.run(work, render.of_test)
+
+
+def _value(field: w.Widget) -> Any:
+    """The value of an input, without the rounding errors of a slider that was moved by keys."""
+    return round(field.value, 3) if isinstance(field.value, float) else field.value
 
 
 def _about(lm: models.LM) -> str:

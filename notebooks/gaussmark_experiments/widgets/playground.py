@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_lib import corrupt, evidence, generate, models, score, stats, texts
-from gaussmark_lib.beyond import channel, promise, tracing
-from gaussmark_lib.beyond.tracing.authors import windows
+from gaussmark_lib import corrupt, evidence, generate, models, perturb, score, stats, texts
+from gaussmark_lib.beyond import channel, promise
+from gaussmark_lib.beyond.tracing.authors import together, windows
 from gaussmark_lib.engine import packages
 from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.keys import Key
@@ -54,6 +54,7 @@ ROUND_TRIP = "round trip by Spanish"  # where Apertium is installed; it changes 
 EDIT_SEED = 0
 N_PIECES = 8  # in which a text is written; it is tested after each piece
 ROWS_PER_TEXT = 10_000  # more than the tokens of a text: each piece has random numbers of its own
+FOR_SIGMA = "to choose σ, once per model and setting"
 INSTRUCTIONS = (  # for a chat model
     "Explain to a child why the sky is blue.",
     "Write a short letter to a neighbour who plays loud music at night.",
@@ -245,12 +246,12 @@ class Session:
             prompts,
             question.n_tokens,
             temperature=question.temperature,
-            on_step=lambda done, total: report("writing reference texts", done / total),
+            on_step=lambda done, total: report(f"writing plain texts {FOR_SIGMA}", done / total),
         )
         wm = Watermark(question.weight, 1.0)  # ‖G‖ does not depend on σ
         norms = []
         for prompt, text in zip(prompts, self._ended(written), strict=True):
-            report("measuring gradients", len(norms) / len(prompts))
+            report(f"measuring their gradients {FOR_SIGMA}", len(norms) / len(prompts))
             [gradient] = score.gradients(model, [prompt], [text], wm)
             norms.append(gradient.norm)
         return norms
@@ -385,38 +386,35 @@ class Session:
         edit: Edit = Edit(),
     ) -> Tested:
         lm = self.lm
-        prompts, responses = windows(lm.model, prompt, response)
+        starts, parts = windows(lm.model, prompt, response)
+        n = len(parts)
         weigh = channel.weights(lm.model, edit.allowed)
-        report("testing", 0.0)
-        scores = tracing.author(
-            lm.model, prompts, responses, wm, keys, token_weights=weigh, batch_size=1
-        )
-        promised = promise.table(
-            lm.model,
-            prompts,
-            responses,
-            wm,
-            token_weights=weigh,
-            unknown_prompt=lm.unknown_prompt(),
-            batch_size=1,
-        )
-        row, control = scores.to_dict("records")
-        row |= promise.together(promised)
-        norms = [row["grad_norm"]]
-        if len(prompts) > 1:
-            row["windows"] = len(prompts)
-            of_windows = score.score(
-                lm.model, prompts, responses, wm, keys[:1], token_weights=weigh, batch_size=1
-            )
-            norms = of_windows["grad_norm"]
-        row |= verdict.of(row, wm.sigma, control=control["p_value"])
-        report("looking at each token", 0.0)
+        gradients = score.gradients(lm.model, starts, parts, wm, token_weights=weigh, batch_size=1)
+        norms: dict[int, float] = {}  # of each window
+
+        def reported() -> Iterator[score.TextGradient]:
+            """The gradients; Stop acts between two windows."""
+            for i in range(n):
+                report("testing", i / n)
+                gradient = next(gradients)
+                norms[gradient.text] = gradient.norm
+                yield gradient
+
+        rows = together(reported(), *perturb.ready(lm.model, wm, keys))
+        row, control = rows.to_dict("records")
+        promises = []
         tables = []
-        for start, text, norm in zip(prompts, responses, norms, strict=True):
-            table = evidence.per_token(lm.model, start, text, wm, keys[0], token_weights=weigh)
+        settings = {"token_weights": weigh, "unknown_prompt": lm.unknown_prompt()}
+        for i, (start, part) in enumerate(zip(starts, parts, strict=True)):
+            report("looking at each token", i / n)
+            promises.append(promise.table(lm.model, [start], [part], wm, **settings))
+            report("looking at each token", (i + 0.5) / n)
+            table = evidence.per_token(lm.model, start, part, wm, keys[0], token_weights=weigh)
             # It adds up to the ψ of the window: scale it to the window's part of the text's ψ.
-            table["evidence"] *= norm / row["grad_norm"]
+            table["evidence"] *= norms[i] / row["grad_norm"]
             tables.append(table)
+        row |= promise.together(pd.concat(promises)) | ({"windows": n} if n > 1 else {})
+        row |= verdict.of(row, wm.sigma, control=control["p_value"])
         pieces = show.pieces(pd.concat(tables, ignore_index=True), lm.decode)
         return Tested(lm.decode(response), edit, row, control, pieces)
 
@@ -425,11 +423,12 @@ class Session:
         return Watermark(question.weight, self.sigma(question, report))
 
     def _prompt(self, text: str) -> list[int]:
-        if not text.strip():
-            raise InvalidTextError(
-                "expected a prompt, got an empty prompt; type a few words for the model to continue"
-            )
-        return self.lm.prompt(text)
+        if text.strip():
+            return self.lm.prompt(text)
+        expected = "a prompt, got an empty prompt; type a few words for the model to continue"
+        if self.lm.is_chat:
+            expected = "an instruction, got an empty text; type what the model should do"
+        raise InvalidTextError(f"expected {expected}")
 
     def _keys(self, key: Key) -> list[Key]:
         """This key and the negative control, which is always another key."""

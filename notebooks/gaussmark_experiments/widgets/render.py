@@ -2,13 +2,14 @@
 
 import base64
 import io
+import re
 from html import escape
 from pathlib import Path
 
 import jinja2
 import numpy as np
 
-from gaussmark_experiments.widgets.playground import Comparison, Draft, Tested, figure
+from gaussmark_experiments.widgets.playground import ROUND_TRIP, Comparison, Draft, Tested, figure
 from gaussmark_lib.workbench import verdict
 from gaussmark_lib.workbench.plots import show, style
 
@@ -26,6 +27,11 @@ def _rgb(colour: tuple[float, float, float]) -> str:
     return ",".join(str(round(255 * share)) for share in colour)
 
 
+def _minus(words: str) -> str:
+    """Numbers with a minus sign instead of a hyphen, except in 1e-9."""
+    return re.sub(r"(?<!\w)-(?=\d)", "−", words)
+
+
 _environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(TEMPLATES),
     autoescape=True,
@@ -38,6 +44,7 @@ _environment.globals |= {
     "indent": INDENT,
     "colour": {"for_key": _rgb(style.WATERMARKED), "against": _rgb(style.PLAIN)},
 }
+_environment.filters["minus"] = _minus
 _macros = _environment.get_template("results.html.j2").module
 message = _macros.message  # a sentence that a screen reader reads out
 outdated = _macros.outdated  # a result, dimmed, and the names of the settings that have changed
@@ -50,6 +57,11 @@ def draft(so_far: Draft) -> str:
     for kind, text in so_far.texts.items():
         columns[_macros.growing(kind.capitalize(), so_far.psis[kind])] = escape(text)
     return show.cards(columns).data
+
+
+def stopped(so_far: Draft) -> str:
+    """Render texts that Stop left half written."""
+    return _macros.stopped(draft(so_far)) if any(so_far.texts.values()) else ""
 
 
 def comparison(result: Comparison) -> str:
@@ -70,7 +82,9 @@ def comparison(result: Comparison) -> str:
 def of_test(result: Tested) -> str:
     """Render a test: the verdict, and the text with its evidence."""
     edit = result.edit
-    title = f"{edit.how}, {edit.share:.0%} of the tokens" if edit.share else "This key"
+    title = edit.how if edit.share else "This key"
+    if edit.share and edit.how != ROUND_TRIP:  # which has no share
+        title += f", {edit.share:.0%} of the tokens"
     if edit.allowed:
         title += f", tested for {edit.allowed:.0%} replaced tokens"
     return _macros.of_test(result, title, _cards({"tested text": result}))
@@ -106,5 +120,5 @@ def _picture(result: Comparison) -> dict[str, str]:
     words = [axes.get_title("left") for axes in picture.axes]
     last = result.curve.groupby(["kind", "key"], sort=False).last()
     for (kind, key), row in last.iterrows():
-        words.append(f"{kind}, {key}: log10 p = {row['log10_p']:.1f}")
+        words.append(_minus(f"{kind}, {key}: log10 p = {row['log10_p']:.1f}"))
     return {"alt": "; ".join(words), "data": base64.b64encode(data.getvalue()).decode()}

@@ -11,12 +11,12 @@ import tiny_lm
 import torch
 from scipy.stats import norm
 
-from gaussmark_experiments.widgets import playground
+from gaussmark_experiments.widgets import playground, render
 from gaussmark_experiments.widgets.playground import PLAIN, WATERMARKED, Edit, Question, Session
 from gaussmark_lib import corrupt, generate, perturb, score, stats, weights
 from gaussmark_lib.beyond import channel, promise
 from gaussmark_lib.engine import packages
-from gaussmark_lib.errors import InvalidWatermarkError
+from gaussmark_lib.errors import InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.workbench import rewrite
 
@@ -37,7 +37,9 @@ def test_sigma_is_solved_once_from_texts_without_watermark(session, monkeypatch)
     plain = generate.sample(model, prompts, 12)
     norms = [G.norm for G in score.gradients(model, prompts, plain, Watermark(WEIGHT, 1.0))]
     assert not session.knows(ASKED)
-    first = session.sigma(ASKED)
+    steps: set[str] = set()
+    first = session.sigma(ASKED, lambda step, _: steps.add(step))
+    assert ["choose σ, once per model" in step for step in steps] == [True, True]
     assert first == pytest.approx(stats.sigma_for_psi(norms, 2.0), rel=1e-6)
     monkeypatch.setattr(generate, "sample", lambda *_, **__: pytest.fail("measured again"))
     assert session.sigma(replace(ASKED, psi=6.0)) == pytest.approx(3 * first)
@@ -48,12 +50,10 @@ def test_sigma_is_solved_once_from_texts_without_watermark(session, monkeypatch)
 def written_in_pieces(session: Session, sample: int) -> list[int]:
     """A text of ASKED, piece by piece: each piece has random numbers of its own."""
     ids: list[int] = []
-    prompt = session.lm.prompt(ASKED.prompt)
+    model, prompt = session.lm.model, session.lm.prompt(ASKED.prompt)
     for end in LENGTHS:
-        row = 10_000 * sample + len(ids)
-        options = {"seed": 5, "rows": [row]}
-        [piece] = generate.sample(session.lm.model, [prompt + ids], end - len(ids), **options)
-        ids = ids + piece
+        rows = [10_000 * sample + len(ids)]
+        ids += generate.sample(model, [prompt + ids], end - len(ids), seed=5, rows=rows)[0]
     return ids
 
 
@@ -76,7 +76,6 @@ def test_compare_is_the_library_in_a_row(session):
     information = promise.table(model, prompts, marked, wm)["information"]
     mean = wm.sigma * information / wanted["grad_norm"].iloc[[4, 6]].to_numpy()
     assert result.power == pytest.approx(norm.cdf(mean - norm.isf(0.05)).mean(), rel=1e-4)
-
     for kind, text in ((PLAIN, plain[0]), (WATERMARKED, marked[0])):
         curve = result.curve[result.curve["kind"] == kind]
         of_text = score.score(model, prompts[:1], [text], wm, keys, lengths=LENGTHS)
@@ -86,9 +85,8 @@ def test_compare_is_the_library_in_a_row(session):
         row = result.tested[kind][sample].row
         assert pieces["evidence"].sum() == pytest.approx(row["psi"], abs=1e-4)
         assert "".join(pieces["text"]) == result.text(kind, sample)
-        assert row["control_p_value"] == pytest.approx(
-            wanted["p_value"][4 * (kind == WATERMARKED) + 2 * sample + 1], rel=1e-3
-        )
+        i = 4 * (kind == WATERMARKED) + 2 * sample + 1
+        assert row["control_p_value"] == pytest.approx(wanted["p_value"][i], rel=1e-3)
 
 
 @pytest.mark.parametrize("before", ["The function", ""])
@@ -103,8 +101,7 @@ def test_any_text_is_tested_with_and_without_its_prompt(session, before):
     assert result.row["control_p_value"] == pytest.approx(wanted["p_value"][1], rel=1e-3)
     [information] = promise.table(*asked, unknown_prompt=[])["information"]
     mean = session.sigma(ASKED) * information / wanted["grad_norm"][0]
-    power = norm.cdf(mean - norm.isf(0.05))
-    assert result.row["power"] == pytest.approx(power, rel=1e-4)
+    assert result.row["power"] == pytest.approx(norm.cdf(mean - norm.isf(0.05)), rel=1e-4)
     assert "".join(result.pieces["text"]) == text
     assert result.pieces["evidence"].sum() == pytest.approx(result.row["psi"], abs=1e-4)
 
@@ -116,8 +113,7 @@ def test_an_edited_text_is_corrupted_and_tested_by_the_library(session, how):
     _, [ids] = corrupt.named(lm)[how]([[]], [lm.encode(text)], 0.3, playground.EDIT_SEED)
     assert result.text == lm.decode(ids) != text
     prompts, responses = [lm.prompt(before)], [lm.encode(result.text)]
-    weigh = channel.weights(lm.model, 0.1)
-    wm = Watermark(WEIGHT, 1.0)
+    weigh, wm = channel.weights(lm.model, 0.1), Watermark(WEIGHT, 1.0)
     wanted = score.score(lm.model, prompts, responses, wm, [KEY], token_weights=weigh)
     assert result.row["psi"] == pytest.approx(wanted["psi"][0], abs=1e-5)
     unedited = session.test(text, ASKED, KEY, before)
@@ -130,7 +126,10 @@ def test_an_edited_text_is_corrupted_and_tested_by_the_library(session, how):
 def test_a_long_text_is_tested_in_windows_as_one(session):
     """The same as adding up the windows' gradients one by one, by hand."""
     text, lm = "".join(chr(33 + 7 * i % 90) for i in range(140)), session.lm
-    result = session.test(text, ASKED, KEY, "The function")
+    steps: list[tuple[str, float]] = []
+    result = session.test(text, ASKED, KEY, "The function", report=lambda *of: steps.append(of))
+    sixths = [("looking at each token", i / 6) for i in range(6)]
+    assert steps[-9:] == [("testing", 0), ("testing", 1 / 3), ("testing", 2 / 3), *sixths]
     ids, before = lm.encode(text), lm.prompt("The function")
     cuts = [0, 64 - len(before), 2 * 64 - len(before) - 16, 140]
     tokens, total = before + ids, 0
@@ -179,9 +178,8 @@ def test_texts_and_psi_are_reported_while_they_grow(session):
         whole = result.text(kind)
         assert [texts[kind] for _, texts, _ in drafts] == [whole[:i] for i in range(12)]
         curve = result.curve.query("kind == @kind and key == 'this key'")["psi"].tolist()
-        assert [len(psis[kind]) for _, _, psis in drafts] == [
-            sum(i >= n for n in LENGTHS) for i in range(12)
-        ]
+        n_pieces = [sum(i >= n for n in LENGTHS) for i in range(12)]
+        assert [len(psis[kind]) for _, _, psis in drafts] == n_pieces
         assert drafts[-1][2][kind] == curve[:-1]
 
 
@@ -204,24 +202,23 @@ def test_the_examples_fit_the_model(session, monkeypatch):
     monkeypatch.setattr(packages, "is_installed", lambda _: False)
     assert playground.installed_models() == ["doclm"]
     beginnings = playground.example_prompts(replace(session.lm, name="doclm"), 2)
-    assert len(beginnings) == 2
-    assert max(map(len, beginnings)) <= 160
+    assert (len(beginnings), max(map(len, beginnings)) <= 160) == (2, True)
     monkeypatch.setattr(type(session.lm), "is_chat", property(lambda _: True))
     assert playground.example_prompts(session.lm) == list(playground.INSTRUCTIONS)
+    with pytest.raises(InvalidTextError, match="expected an instruction, got an empty text"):
+        session.compare(replace(ASKED, prompt=" "), KEY)
 
 
 def test_a_round_trip_is_an_edit(session, monkeypatch):
-    def change(prompts, responses, share, seed):
-        return prompts, [list(reversed(ids)) for ids in responses]
-
-    monkeypatch.setattr(rewrite, "round_trips", lambda _: {playground.ROUND_TRIP: change})
+    changes = {playground.ROUND_TRIP: lambda x, ys, *_: (x, [ids[::-1] for ids in ys])}
+    monkeypatch.setattr(rewrite, "round_trips", lambda _: changes)
     result = session.test("abc", ASKED, KEY, edit=Edit(playground.ROUND_TRIP, 1.0))
     assert (result.text, result.before.text) == ("cba", "abc")
+    assert f"{playground.ROUND_TRIP}:" in render.of_test(result)
 
 
 def test_several_weights_are_refused(session):
-    question = replace(ASKED)
-    # past the type check, which only the tests have
+    question = replace(ASKED)  # changed past the type check, which only the tests have
     object.__setattr__(question, "weight", weights.names(session.lm.model)[:2])
     with pytest.raises(InvalidWatermarkError, match="expected one matrix, got 2"):
         session.compare(question, KEY)
