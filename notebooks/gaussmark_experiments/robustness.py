@@ -422,6 +422,18 @@ def at_one_strength(table: pd.DataFrame, fraction: float, tried: Sequence[str]) 
     return table[is_strength & table["scheme"].isin(tried)]
 
 
+def auc_in_words(auc: pd.DataFrame) -> str:
+    """Return the area under the ROC curve of each scheme, with its interval, as Markdown.
+
+    >>> auc_in_words(pd.DataFrame([{"scheme": "KGW-1", "value": 0.97, "low": 0.95, "high": 1.01}]))
+    '**KGW-1** 0.97 (0.95 to 1.00)'
+    """
+    return "; ".join(
+        f"**{row.scheme}** {row.value:.2f} ({row.low:.2f} to {min(row.high, 1):.2f})"
+        for row in auc.itertuples()
+    )
+
+
 def of_other_watermarks() -> pd.DataFrame:
     """Return notebook 08's records of edited texts by all its watermarks, with ``run``. The table
     is empty if there is no such record.
