@@ -48,6 +48,7 @@ def test_a_figure_is_enlarged_by_a_click_and_by_the_keyboard(page: Path, browser
     shown.goto(page.as_uri())
     shown.locator("details.hide").evaluate_all("all => all.forEach(one => { one.open = true })")
     figure = shown.locator("article img").first
+    figure.evaluate("image => { image.loading = 'eager'; return image.decode() }")
     dialog = shown.locator("dialog.enlarged")
     before = figure.bounding_box()["width"]
     assert before <= 360
