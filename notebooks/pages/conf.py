@@ -13,6 +13,8 @@ import shutil
 import subprocess
 from base64 import b64decode
 from collections.abc import Iterable
+from html import unescape
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,10 @@ import jinja2
 import nbformat
 from PIL import Image
 
-import gaussmark_lib
 from gaussmark_lib import files, stats
 from gaussmark_lib.workbench import answers, words
 from gaussmark_lib.workbench.runs import folder, notebook, presets
-from gaussmark_lib.workbench.sweeps.tour import mathml
+from gaussmark_lib.workbench.sweeps.tour import TEMPLATES, mathml
 
 project = html_title = "GaussMark workbench"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -52,14 +53,22 @@ html_copy_source = html_show_copyright = False
 html_show_search_summary = (
     False  # fetched from each page, which a browser refuses for local files
 )
-html_static_path = ["site.css", "site.js"]
+html_static_path = ["site.css", str(TEMPLATES / "enlarge.js")]
 html_css_files = ["site.css"]
-html_js_files = ["site.js"]
+html_js_files = ["enlarge.js"]
 highlight_language = "none"  # formulas and shells; notebooks and fences name theirs
 pygments_style, pygments_dark_style = "default", "github-dark"
 
 REFERENCE = files.RUNS / "reference"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+# code, which stays as it is, or a formula
+FORMULA = re.compile(r"<(code|pre|script)\b.*?</\1>|\$([^$<]+)\$", re.DOTALL)
+PARTS = {  # page → the package that it is about
+    "library": "gaussmark_lib",
+    "library_beyond": "gaussmark_lib.beyond",
+    "library_workbench": "gaussmark_lib.workbench",
+    "library_experiments": "gaussmark_experiments",
+}
 
 
 def setup(app: Any) -> None:
@@ -67,6 +76,7 @@ def setup(app: Any) -> None:
     app.connect("source-read", _fill)
     app.connect("doctree-read", _describe)
     app.connect("autodoc-process-docstring", _set, priority=400)  # before napoleon
+    app.connect("html-page-context", _check)
     app.connect("build-finished", _print)
 
 
@@ -94,26 +104,30 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         in_paper=_in_paper,
         pdf=CHROMIUM,
         commit=lambda: (folder.commit() or "unknown")[:12],
-        modules=_modules(),
+        modules=_modules,
+        introduction=_introduction,
         presets=sorted(path.stem for path in files.PRESETS.glob("*.yaml")),
     )
 
 
-def _modules() -> list[str]:
-    """The core's modules, the packages around it with their modules, and the experiments with
-    their packages.
+def _modules(package: str) -> list[str]:
+    """The modules on a package's page, in the order of the package's map: of the experiments,
+    only their packages.
     """
-    names = []
-    for module in pkgutil.iter_modules(gaussmark_lib.__path__, "gaussmark_lib."):
-        names.append(module.name)
-        if module.name in ("gaussmark_lib.beyond", "gaussmark_lib.workbench"):
-            folder = str(Path(gaussmark_lib.__file__).with_name(module.name.partition(".")[2]))
-            names += [
-                found.name for found in pkgutil.iter_modules([folder], f"{module.name}.")
-            ]
-    inside = pkgutil.iter_modules([str(files.EXPERIMENTS)], "gaussmark_experiments.")
-    packages = [found.name for found in inside if found.ispkg]
-    return [*names, "gaussmark_experiments", *packages]
+    imported = import_module(package)
+    found = pkgutil.iter_modules(imported.__path__, f"{package}.")
+    are_all_shown = package != "gaussmark_experiments"
+    shown = {module.name for module in found if module.ispkg or are_all_shown}
+    in_map = dict.fromkeys(re.findall("``([a-z_]+)``", imported.__doc__))
+    names = [f"{package}.{name}" for name in in_map]
+    return [name for name in names if name in shown - {*PARTS.values()}]
+
+
+def _introduction() -> str:
+    """The README's picture, with its sentence, and what GaussMark is."""
+    text = (files.ROOT / "README.md").read_text(encoding="utf-8")
+    beginning = text.partition("\n## ")[0].partition("\n")[2]
+    return re.sub(r"\]\((?!https?:)", "](/", beginning).strip()
 
 
 def _finding(run: folder.Run, name: str) -> dict[str, Any]:
@@ -229,9 +243,15 @@ def _math(translator: Any, node: Any) -> None:
 
 
 def _describe(app: Any, doctree: Any) -> None:
-    """Figures get the texts that their notebooks keep. MyST-NB names them by a hash of their
-    bytes.
+    """Formulas in HTML, such as that of a folded answer, are set: MyST does not read it. Names
+    in the map of a package lead to its modules. Figures get the texts that their notebooks
+    keep; MyST-NB names them by a hash of their bytes.
     """
+    for raw in doctree.findall(lambda node: node.tagname == "raw"):
+        raw[:] = [type(text)(_set_formulas(text)) for text in raw.children]
+    package = PARTS.get(app.env.docname.removeprefix("notebooks/pages/"))
+    if package:
+        _link(doctree, app.env.docname, package)
     path = Path(app.env.doc2path(app.env.docname))
     cells = nbformat.read(path, as_version=4).cells if path.suffix == ".ipynb" else []
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
@@ -243,6 +263,35 @@ def _describe(app: Any, doctree: Any) -> None:
     for image in doctree.findall(lambda node: node.tagname == "image"):
         image["alt"] = texts.get(Path(image["uri"]).stem, image.get("alt", ""))
         image["loading"] = "lazy"
+
+
+def _set_formulas(html: str) -> str:
+    """Set the formulas between dollars, except in code."""
+    return FORMULA.sub(
+        lambda match: mathml(unescape(match[2])) if match[2] else match[0], html
+    )
+
+
+def _check(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """A formula that nobody set ends the build."""
+    left = [match[0] for match in FORMULA.finditer(context.get("body", "")) if match[2]]
+    if left:
+        raise ValueError(f"{page}: expected formulas that are set, found {left[0]}")
+
+
+def _link(doctree: Any, document: str, package: str) -> None:
+    """Link the names in the map at the top of a package's page."""
+    from sphinx.addnodes import pending_xref
+
+    known = {*PARTS.values()}.union(*map(_modules, PARTS.values()))
+    top = [node for node in doctree[0] if node.tagname != "section"]
+    nodes = [node for part in top for node in part.findall()]
+    for literal in [node for node in nodes if node.tagname == "literal"]:
+        target = f"{package}.{literal.astext()}"
+        if target in known:
+            link = {"refdomain": "py", "reftype": "mod", "reftarget": target}
+            link |= {"refdoc": document, "refexplicit": True}
+            literal.replace_self(pending_xref("", literal.deepcopy(), **link))
 
 
 def _print(app: Any, error: Exception | None) -> None:

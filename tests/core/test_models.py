@@ -322,9 +322,7 @@ ASKS = {
 
 
 @pytest.mark.parametrize("asks", ASKS)
-def test_a_models_own_code_is_never_run_even_if_the_terminal_says_yes(
-    copy, tmp_path, monkeypatch, asks
-):
+def test_a_models_own_code_is_never_run_even_if_a_user_says_yes(copy, tmp_path, monkeypatch, asks):
     file, changes, base, complaint = ASKS[asks]
     (copy / "mine.py").write_text(CODE.format(ran=str(tmp_path / "ran"), base=base))
     configure(copy, file, **changes)

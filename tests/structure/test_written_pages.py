@@ -164,6 +164,27 @@ def test_formulas_of_docstrings_are_set_other_blocks_are_literal_and_arguments_s
     ]
 
 
+def test_formulas_are_set_in_html_too_and_one_that_is_left_ends_the_build():
+    html = r"<details>about $\sqrt2 &lt; x$, <code>$HOME $x</code>, $ 5</details>"
+    done = CONF._set_formulas(html)
+    assert "<msqrt><mn>2</mn></msqrt><mo>&#x0003C;</mo>" in done
+    assert done.endswith("</math>, <code>$HOME $x</code>, $ 5</details>")
+    CONF._check(None, "page", "", {"body": done}, None)
+    with pytest.raises(ValueError, match="page: expected formulas that are set"):
+        CONF._check(None, "page", "", {"body": html}, None)
+
+
+def test_the_front_page_begins_with_the_picture_and_the_library_with_its_core():
+    page = CONF.filled((PAGES / "index.md").read_text(encoding="utf-8"))
+    assert "](/notebooks/pages/first_glance.png)\n\n*SmolLM2 answers" in page[:400]
+    assert page.index("GaussMark (Block") < page.index("**Try it**") < page.index("{toctree}")
+    page = CONF.filled((PAGES / "library.md").read_text(encoding="utf-8"))
+    headings = [line.removeprefix("## ") for line in page.splitlines() if line[:3] == "## "]
+    assert (headings[:3], headings[-1]) == (["models", "texts", "tokens"], "engine")
+    for name in ("beyond", "workbench", "experiments"):
+        assert "automodule:: gaussmark_" in CONF.filled((PAGES / f"library_{name}.md").read_text())
+
+
 def results(reference=CONF.REFERENCE) -> str:
     """The table of results by model, as the page has it."""
     page = CONF.filled((PAGES / "results.md").read_text(encoding="utf-8"), reference)

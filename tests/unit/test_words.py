@@ -22,9 +22,7 @@ from gaussmark_lib.workbench import words
         (None, None, None, 12, False, "none (no number), n = 12"),
     ],
 )
-def test_an_estimate_is_rounded_to_what_its_interval_has_use_for(
-    value, low, high, n, percent, expected
-):
+def test_an_estimate_is_rounded_to_what_its_interval_needs(value, low, high, n, percent, expected):
     estimate = {"value": value, "low": low, "high": high, "n": n}
     assert " ".join(words.estimate(estimate, as_percent=percent)) == expected
 

@@ -250,9 +250,10 @@ def compare(
     records: Records = None,
 ) -> None:
     """Show runs of a notebook side by side: parameters that differ, and findings with intervals."""
-    from gaussmark_lib.workbench.sweeps.comparison import compare
+    from gaussmark_lib.workbench.sweeps.comparison import NOTE, compare, lacks
 
     comparison = compare(names, records)
+    page = comparison.save(html) if html else None  # before a pipe of the tables may be closed
     tables = {"parameters that differ": comparison.parameters, "findings": comparison.findings}
     for heading, table in tables.items():
         print(f"\n{heading}")
@@ -260,8 +261,10 @@ def compare(
             print(f"  {quantity}")
             for name, value in values.items():
                 print(f"    {name:32}  {answers.visible(value)}")
-    if html:
-        print(f"\nThe page is {comparison.save(html)}")
+    if any(lacks(table) for table in tables.values()):
+        print(f"\n{NOTE}")
+    if page:
+        print(f"\nThe page is {page}")
 
 
 def _values(

@@ -20,11 +20,12 @@ from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.workbench import words
 from gaussmark_lib.workbench.plots import show
-from gaussmark_lib.workbench.runs import folder
+from gaussmark_lib.workbench.runs import folder, notebook
 from gaussmark_lib.workbench.runs.folder import Run
 
 MISSING = "–"
-PAGE = Path(__file__).parent / "templates" / "comparison.html.j2"
+NOTE = f"{MISSING} means that the record does not have it."
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -85,15 +86,25 @@ class Comparison:
             parts.append(f"<h2>{heading}</h2>")
             content = table.to_html(border=0) if len(table) else "<p>none</p>"
             parts.append(f'<div class="scroll">{content}</div>')
+            if lacks(table):
+                parts.append(f"<p>{NOTE}</p>")
         if self.figures:
             parts.append("<h2>Figures</h2>")
         for figure, paths in self.figures.items():
             parts.append(f"<h3>{escape(figure)}</h3>")
             images = [_image(name, path) for name, path in paths.items()]
-            # side by side where the page is wide enough
-            row = "display:grid;grid-template-columns:repeat(auto-fit,minmax(20em,1fr));gap:1em"
-            parts.append(f'<div style="{row}">{"".join(images)}</div>')
+            parts.append(f'<div style="{self._row}">{"".join(images)}</div>')
         return "\n".join(parts)
+
+    @property
+    def _row(self) -> str:
+        """The style of a row of figures: a column per run, where the page is wide enough. A column
+        stays empty if its run has no such figure.
+        """
+        n = len(self.runs)
+        widest = f"(100% - {n - 1}em) / {n}"
+        columns = f"repeat(auto-fill,minmax(max(min(20em,100%),{widest}),1fr))"
+        return f"display:grid;grid-template-columns:{columns};gap:1em"
 
     def _repr_html_(self) -> str:
         return self.html()
@@ -103,7 +114,8 @@ class Comparison:
         path = files.as_path(path, "cannot write the comparison", GaussMarkError)
         title = f"GaussMark: {' and '.join(map(escape, self.runs))}"
         try:
-            page = jinja2.Template(PAGE.read_text(encoding="utf-8"))
+            environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES))
+            page = environment.get_template("comparison.html.j2")
             path.write_text(page.render(title=title, body=self.html()), encoding="utf-8")
         except OSError as error:
             raise GaussMarkError(f"cannot write the comparison {path}: {error}") from None
@@ -126,6 +138,10 @@ def compare(names: Sequence[str | Path], root: str | Path | None = None) -> Comp
     runs = {str(name): find(name, root) for name in names}
     if len(runs) < len(names):
         raise GaussMarkError("expected different records, got the same name twice")
+    sources = {name: source for name, run in runs.items() if (source := _notebook(run))}
+    if len({*sources.values()}) > 1:
+        found = ", ".join(f"{name} of {source}" for name, source in sources.items())
+        raise GaussMarkError(f"expected records of one notebook, got {found}")
     parameters = [set(run.params) for run in runs.values()]
     if not set.intersection(*parameters):
         raise GaussMarkError(
@@ -149,6 +165,21 @@ def find(name: str | Path, root: str | Path | None = None) -> Run:
     raise GaussMarkError(
         f"{name}: expected a complete record; {words.nearest(str(name), sorted(known), records)}"
     )
+
+
+def lacks(table: pd.DataFrame) -> bool:
+    """Whether a cell is empty."""
+    return bool((table == MISSING).any(axis=None))
+
+
+def _notebook(run: Run) -> str | None:
+    """The notebook of a record, by the names of its folders; None for a folder elsewhere."""
+    place = run.dir.resolve()
+    for path in notebook.numbered():
+        in_git = place.parent.name == "reference" and place.name.startswith(path.stem[3:])
+        if in_git or place.parent.name == path.stem:
+            return path.stem
+    return None
 
 
 def _parameters(run: Run) -> dict[str, str]:

@@ -99,9 +99,7 @@ def test_an_interrupted_table_goes_on_and_a_scheme_of_ours_is_one_more_row(
         (["--model", "doclm", "more"], "unexpected extra argument"),
     ],
 )
-def test_bad_input_is_refused_before_the_model_is_loaded(
-    words, reason, tmp_path, capsys, monkeypatch
-):
+def test_bad_input_is_refused_before_the_model_loads(words, reason, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(models, "load", lambda name: pytest.fail("the model is loaded"))
     code, _, err = answer(capsys, "bench", "--records", str(tmp_path), *words)
     assert (code, reason in " ".join(err.split())) == (cli.REFUSED, True), err

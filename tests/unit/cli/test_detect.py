@@ -136,9 +136,7 @@ def test_progress_is_for_terminals_and_no_answer_stands_behind_it(
 
 
 @pytest.mark.parametrize("words", KINDS)
-def test_what_one_text_lacks_is_said_with_its_name(
-    keys, tmp_path, capsys, typed, monkeypatch, words
-):
+def test_what_one_text_lacks_is_said_by_name(keys, tmp_path, capsys, typed, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").touch()
     typed(b"")
@@ -437,9 +435,7 @@ def test_a_chat_template_that_raises_is_the_error_of_its_text(lm, detect, tmp_pa
     assert "tiny: expected a chat template that takes a user's turn" in bad["error"]
 
 
-def test_an_unusual_text_has_a_caution_alone_and_among_others(
-    lm, detect, tmp_path, capsys, monkeypatch
-):
+def test_an_unusual_text_has_a_caution_also_among_others(lm, detect, tmp_path, capsys, monkeypatch):
     """Of enough tokens; and every row has the power of one formula, or None."""
     monkeypatch.setattr(verdict, "STRANGE_OF_FEW", 0.0)  # the tiny model finds no text very strange
     text = "Something that was not said before."

@@ -67,9 +67,7 @@ def test_a_help_fits_on_a_screen_and_has_examples_that_the_parser_takes(
         parse(typed)
 
 
-def test_the_first_screen_shows_where_to_start_and_a_whole_sentence_per_command(
-    capsys, monkeypatch
-):
+def test_the_first_screen_shows_where_to_start_and_a_sentence_per_command(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = answer(capsys, "--help")[1]
     listed = shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()

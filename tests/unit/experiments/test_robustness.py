@@ -60,9 +60,7 @@ def test_each_text_is_written_and_tested_under_its_pairs_key(texts, table):
     assert rows["p_value"].tolist() == expected
 
 
-def test_several_tests_of_one_text_share_its_pass_and_give_what_each_gives_alone(
-    texts, monkeypatch
-):
+def test_tests_of_one_text_share_its_pass_and_give_what_each_gives_alone(texts, monkeypatch):
     """Also where only some noises are held at a time, and at several lengths."""
     sharper = GaussMark(WM, KEYS[0], robustness.SHARPER, edited=0.1)
     tried = {"GaussMark": SCHEMES["GaussMark"], robustness.SHARPER: sharper}

@@ -219,9 +219,7 @@ def test_a_packaged_model_and_text_are_inputs_by_their_files(tmp_path, monkeypat
         ({"model": "other", "text": "news"}, "news"),
     ],
 )
-def test_another_model_reads_speeches_unless_a_text_is_named(
-    given, expected, tmp_path, monkeypatch
-):
+def test_another_model_reads_speeches_unless_one_is_named(given, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(packages, "is_installed", lambda entry: True)
     lines = 'model: str = "doclm"\ntext: str = "docs"'
     notebook = notebooks.load(write(tmp_path / "x.ipynb", parameters(lines)))

@@ -162,9 +162,7 @@ PLACES = "model: str = 'doclm'\ntext: str = 'docs'\nprompt: str = ''\nmy_file: s
         ("prompt", "./m", None),
     ],
 )
-def test_a_path_is_seen_from_where_the_command_is_typed(
-    tmp_path, monkeypatch, name, text, expected
-):
+def test_a_path_is_seen_from_where_a_command_is_typed(tmp_path, monkeypatch, name, text, expected):
     here = tmp_path / "here"
     for folder in ("m", "doclm", "docs"):
         (here / folder).mkdir(parents=True)

@@ -34,9 +34,7 @@ def test_the_tables_over_all_runs(undisturbed):
     assert values == dict(zip(ids, [4, 1, 3], strict=True))
 
 
-def test_the_same_sweep_again_starts_nothing_and_a_smaller_one_neither(
-    place, undisturbed, monkeypatch
-):
+def test_the_same_sweep_starts_nothing_and_a_smaller_one_neither(place, undisturbed, monkeypatch):
     monkeypatch.setattr(jobs, "executor", lambda *arguments, **options: pytest.fail("it ran"))
     again = place.sweep(undisturbed.dir.parent)
     assert (again.dir, again.cached, again.failed) == (undisturbed.dir, 3, [])

@@ -151,6 +151,8 @@ def test_every_formula_of_the_notebooks_is_set():
                 assert "\\" not in element, (file.name, match[0])
                 n += 1
     assert n > 300, f"formulas in {files.NOTEBOOKS}"
+    assert '<mi>log</mi><mspace width="0.167em" /><mi>p' in mathml(r"\log p")
+    assert "mspace" not in mathml(r"\log(p)") + mathml(r"\exp\left(p\right)")
     assert mathml(r"<\left(") == r"<code>&lt;\left(</code>", "a broken one stays as it is"
 
 
@@ -196,17 +198,12 @@ def test_the_page_fits_and_its_words_stand_out(tmp_path, executed, browser, widt
     WCAG asks for (4.5 to 1).
     """
     done = tour(workers=1, progress=False, root=tmp_path / "runs")
-    with browser.new_context(
-        viewport={"width": width, "height": 800}, color_scheme=scheme
-    ) as context:
-        page = context.new_page()
-        fetched = []
-        page.on("request", lambda request: fetched.append(request.url))
-        page.goto(done.page.as_uri())
-        page.evaluate("document.querySelectorAll('img').forEach(image => image.loading = 'eager')")
-        page.wait_for_function(
-            "[...document.images].every(image => image.complete && image.naturalWidth)"
-        )
-        assert page.evaluate("document.documentElement.scrollWidth") == width
-        assert all(url.startswith("file://") for url in fetched)
-        assert legibility.faint(page, "p, a, td, th, h1, h2, .bad") == {}
+    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    fetched = []
+    page.on("request", lambda request: fetched.append(request.url))
+    page.goto(done.page.as_uri())
+    page.evaluate("document.querySelectorAll('img').forEach(image => image.loading = 'eager')")
+    page.wait_for_function("[...document.images].every(it => it.complete && it.naturalWidth)")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert all(url.startswith("file://") for url in fetched)
+    assert legibility.faint(page, "p, a, td, th, h1, h2, .bad") == {}

@@ -64,9 +64,7 @@ def test_hoeffdings_bound_holds_and_is_never_below_the_exact_level(n, quantile, 
 
 
 @given(level=st.floats(1e-4, 0.2), quantile=st.floats(0.1, 0.6), alpha_0=st.floats(0.01, 0.35))
-def test_the_promised_number_of_tokens_is_enough_and_one_fewer_is_not_promised(
-    level, quantile, alpha_0
-):
+def test_the_promised_number_of_tokens_is_enough_and_one_fewer_is_not(level, quantile, alpha_0):
     n = q.tokens_for_level(level, quantile, alpha_0)
     assert q.level_bound(n, quantile, alpha_0) <= level * (1 + 1e-9)
     assert n == 1 or q.level_bound(n - 1, quantile, alpha_0) > level * (1 - 1e-9)

@@ -23,9 +23,7 @@ def book() -> tracing.Codebook:
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 @pytest.mark.parametrize("rank_dropped", [0, 2])
-def test_attribution_finds_the_user_that_scoring_all_of_them_finds(
-    architecture, rank_dropped, book
-):
+def test_attribution_finds_the_user_that_scoring_all_finds(architecture, rank_dropped, book):
     model, wm = tiny_models.marked(architecture, torch.float32, rank_dropped)
     rng = np.random.default_rng(0)
     prompts, responses = tiny_models.random_ids(rng, 3, 1, 5), tiny_models.random_ids(rng, 9, 4, 17)
