@@ -62,7 +62,7 @@ SAMPLERS = {
     "SynthID": Sampler(4, "ones", cache(lambda level, n: binom.isf(level, 30 * n, 0.5) + 0.5)),
     "Gumbel-max": Sampler(4, "statistic", cache(gamma.isf)),
 }
-BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+BAR = "{desc}{percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
 WRITING = 0.3  # share of a kind's time in which its texts are written
 # Is told which share of a kind's work was done.
 Advance = Callable[[float], object]
