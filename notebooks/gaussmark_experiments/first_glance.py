@@ -112,7 +112,7 @@ def caption(pairs: pd.DataFrame) -> str:
     return (
         f"*SmolLM2 answers {len(pairs)} questions, each with a separate key (temperature"
         f" {TEMPERATURE:g}, at most {MOST_TOKENS} tokens); the pair with the median score is shown."
-        " p is the probability of so high a score in a text without the key. At level"
+        " p is the probability of so high a score by chance. At level"
         f" {LEVEL:.0%}, {_counted(marked)} of the watermarked answers are detected, and"
         f" {_counted(plain)} of the plain ones.*"
     )

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gaussmark_experiments.doclm import train
-from gaussmark_lib import models
+from gaussmark_lib import files, models
 from gaussmark_lib.engine import arithmetic, checkpoints
 from gaussmark_lib.errors import InvalidModelError, InvalidTextError, InvalidWatermarkError
 from gaussmark_lib.files import EXPERIMENTS, ROOT
@@ -141,7 +141,8 @@ PATHS = ["/no/such/model", "./model", "../model", "~/no-such-model", "runs/of/mi
 
 
 @pytest.mark.parametrize("name", [*PATHS, Path("some-org/some-model")], ids=repr)
-def test_a_path_that_does_not_exist(name):
+def test_a_path_that_does_not_exist(name, monkeypatch):
+    monkeypatch.chdir(files.ROOT)  # README.md is there, and is no model
     refused(
         name,
         r"no model at .*: expected a folder with config\.json and \*\.safetensors, or a"

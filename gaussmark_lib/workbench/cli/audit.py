@@ -63,10 +63,10 @@ def card(
     rows = {}
     for kind in kinds or default_kinds(lm):
         human = texts.human(lm, kind, n_texts, N_PROMPT + n_tokens)
-        if scheme == OURS:
-            with tqdm(human, f"auditing {kind}", unit=" texts", leave=False, disable=None) as bar:
+        with tqdm(human, f"auditing {kind}", unit=" texts", leave=False, disable=None) as bar:
+            if scheme == OURS:
                 rows[kind] = of_kind(as_stream(lm, bar, wm, keys))
-        else:
+                continue
             prompts = [ids[:N_PROMPT] for ids in human]
             responses = [ids[N_PROMPT:] for ids in human]
             rows[kind] = of_key(tested.score(lm.model, prompts, responses)["p_value"])

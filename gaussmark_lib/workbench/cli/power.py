@@ -152,6 +152,27 @@ def needed(
     return np.exp(log_tokens)
 
 
+def written(
+    lm: models.LM,
+    drawn: pairs.Pairs,
+    n_tokens: int,
+    shape: tuple[float, float],
+    advance: Advance,
+    **marks: Any,
+) -> list[list[int]]:
+    """Return the texts of all prompts, sampled with (top_p, temperature)."""
+    top_p, temperature = shape
+    return generate.sample(
+        lm.model,
+        drawn.prompts,
+        n_tokens,
+        top_p=top_p,
+        temperature=temperature,
+        on_step=lambda _, n_steps: advance(WRITING / n_steps),
+        **marks,
+    )
+
+
 def by_keys(
     lm: models.LM,
     drawn: pairs.Pairs,
@@ -165,16 +186,7 @@ def by_keys(
     The texts are sampled with (top_p, temperature), each under its key.
     """
     top_p, temperature = shape
-    marks = [(wm, key) for key in drawn.keys]
-    marked = generate.sample(
-        lm.model,
-        drawn.prompts,
-        n_tokens,
-        marks=marks,
-        top_p=top_p,
-        temperature=temperature,
-        on_step=lambda _, n_steps: advance(WRITING / n_steps),
-    )
+    marked = written(lm, drawn, n_tokens, shape, advance, marks=[(wm, key) for key in drawn.keys])
     sampled = promise.Sampled(temperature, top_p)
     tables = []
     for part, n in ((0.1, n_tokens // 4), (0.2, n_tokens // 2), (0.4, n_tokens)):
@@ -240,17 +252,9 @@ def by_draws(
 
     Tokens are sampled with (top_p, temperature).
     """
-    top_p, temperature = shape
     context, column, _ = SAMPLERS[scheme.name]
     silent = {0, lm.model.config.bos_token_id}  # KGW scores nothing after these
-    plain = generate.sample(
-        lm.model,
-        drawn.prompts,
-        n_tokens,
-        top_p=top_p,
-        temperature=temperature,
-        on_step=lambda _, n_steps: advance(WRITING / n_steps),
-    )
+    plain = written(lm, drawn, n_tokens, shape, advance)
     coins = generate.uniform(1, range(drawn.n), n_tokens)
     numbers = []
     for x, y, key, u in zip(drawn.prompts, plain, drawn.keys, coins, strict=True):
