@@ -24,6 +24,8 @@ of notebook 11 is ``widgets.playground``. Programs without a notebook and folder
 ``taken_apart``            19: ψ and the likelihood ratio, with exact and empirical thresholds
 ``train_doclm``            20: how good a trained model is (its training: ``doclm``)
 ``bench``                  ``gaussmark bench``: one table of watermarks for a model
+``bench_words``            its headings, and what a reader must know
+``rewriting``              texts in other words, by translators and models; what stays of a text
 ``pooled``                 one record of the parts of a notebook's record
 ``likeness``               how much a model is like doclm, for a page of the site
 ``first_glance``           the README's picture, of a record of 00

@@ -7,6 +7,9 @@ that its KL under one key, on plain texts of the pilot, is that of KGW-1.
 A *cell* is one piece of work, such as a scheme's texts or the tests of one column. It is written
 into a file once it is complete, so that an interrupted command continues, and a further scheme
 costs its own cells alone.
+
+``gaussmark bench --rewriting`` is a second table with the same schemes at the same prices. Its
+columns are the ways of ``rewriting``.
 """
 
 import hashlib
@@ -21,11 +24,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gaussmark_experiments import kgw_baseline, robustness
-from gaussmark_lib import corrupt, files, generate, likelihood, models, texts
+from gaussmark_experiments import kgw_baseline, rewriting, robustness
+from gaussmark_lib import corrupt, files, generate, likelihood, models, stats, texts
 from gaussmark_lib.beyond.release import attacks
 from gaussmark_lib.beyond.schemes import KGW, GaussMark
-from gaussmark_lib.engine import checkpoints
+from gaussmark_lib.engine import checkpoints, packages
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.scheme import Scheme, makers
 from gaussmark_lib.tokens import Texts
@@ -47,6 +50,9 @@ WRONG = "wrong key"
 SUBSTITUTED = {"10% substituted": 0.1, "30% substituted": 0.3}
 QUICK = (CLEAN, *SUBSTITUTED, PASTED, PLAIN, WRONG)
 COLUMNS = (CLEAN, *SUBSTITUTED, PASTED, TRIP, REWRITTEN, TUNED, PLAIN, WRONG)
+# Columns of the table of rewriting. The last two are controls: plain text that is rewritten, too.
+UNMARKED = "plain text, by SmolLM2"
+REWRITING = (CLEAN, *rewriting.WAYS, UNMARKED, WRONG)
 LEVELS = (0.01, 0.001)
 SIZE_LEVEL = 0.02  # of "tokens needed", as Mark My Words has it
 MARKED = 0.25  # share of the marked text in a copy-paste text
@@ -117,6 +123,7 @@ class Bench:
         self.names = chosen(names)
         self.columns = list(columns)
         self.folder = folder
+        self._others: dict[str, models.LM] = {}
 
     def cells(self) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
         """Yield each cell: its name, and a function that returns its content."""
@@ -130,6 +137,8 @@ class Bench:
                     f"{family[0]}: {column}",
                     lambda family=family, column=column: self.tests(family, column),
                 )
+        for way in self.ways():
+            yield f"likeness {way}", lambda way=way: self.likeness(way)
 
     def families(self) -> list[list[str]]:
         """Return the names of the schemes, in groups that test the same texts."""
@@ -276,8 +285,12 @@ class Bench:
 
     def reason(self, family: Sequence[str], column: str) -> str:
         """Return why a column cannot be measured, or nothing."""
-        if column == TRIP and not apertium.is_installed():
-            return "round trip: the program apertium is not installed"
+        way = _way(column)
+        needs_apertium = column == TRIP or way in rewriting.LANGUAGES
+        if needs_apertium and not apertium.is_installed():
+            return f"{column}: the program apertium is not installed"
+        if way in rewriting.WRITERS and not _has_model(rewriting.WRITERS[way]):
+            return f"{column}: the package of this model is not installed"
         if column == REWRITTEN and not self.lm.is_chat:
             return f"rewritten: {self.lm.name} is not a chat model"
         if column == TUNED and not isinstance(self.tried[family[0]], GaussMark):
@@ -338,6 +351,10 @@ class Bench:
         prompts = self.pairs.prompts
         if column == PLAIN:
             return prompts, self.plain()["ids"]
+        way = _way(column)
+        if way:
+            writer = "" if column == UNMARKED else family[0]
+            return prompts, [self.lm.encode(copy) for copy in self.rewritten(writer, way)]
         responses = self.texts(family)["ids"]
         unknown = [lm.unknown_prompt()] * self.pairs.n
         if column in SUBSTITUTED:
@@ -369,6 +386,56 @@ class Bench:
         n_host = PROMPT_TOKENS + round(self.n_tokens * (1 - MARKED) / MARKED) + 1
         passages = texts.human(self.lm, self.setting.text, 2 * n, n_host, seed=self.setting.seed)
         return [ids[PROMPT_TOKENS:] for ids in passages[n:]]
+
+    # ---- rewriting
+
+    def ways(self) -> list[str]:
+        """Return the ways of rewriting among the columns that can be measured."""
+        family = self.families()[0]
+        measured = [column for column in self.columns if not self.reason(family, column)]
+        return [column for column in measured if column in rewriting.WAYS]
+
+    def rewritten(self, writer: str, way: str) -> list[str]:
+        """Return each text of a scheme after a way of rewriting. ``""`` stands for plain text."""
+
+        def made() -> dict[str, Any]:
+            ids = self.texts([writer])["ids"] if writer else self.plain()["ids"]
+            originals = [self.lm.decode(text) for text in ids]
+            # other random numbers than those that wrote the texts
+            seed = self.setting.seed + 1
+            if way in rewriting.LANGUAGES:
+                return {"copies": rewriting.round_trips(originals, rewriting.LANGUAGES[way])}
+            if way == rewriting.SHUFFLED:
+                return {"copies": rewriting.shuffled(originals, seed)}
+            lm = self._loaded(rewriting.WRITERS[way])
+            return {"copies": rewriting.in_other_words(lm, originals, seed)}
+
+        return self.kept(f"rewritten {way}", [writer] if writer else [], made)["copies"]
+
+    def _loaded(self, name: str) -> models.LM:
+        """A model that rewrites or judges, loaded at first use."""
+        if name not in self._others:
+            self._others[name] = models.load(name)
+        return self._others[name]
+
+    @cached_property
+    def judge(self) -> rewriting.Judge:
+        """The judge of the first scheme's texts."""
+        ids = self.texts(self.families()[0])["ids"]
+        originals = [self.lm.decode(text) for text in ids]
+        return rewriting.Judge(self._loaded(rewriting.JUDGE), originals)
+
+    def likeness(self, way: str) -> dict[str, Any]:
+        """Return ``rows``: what stays of each text of the first scheme (``rewriting.Judge``)."""
+        writer = self.families()[0][0]
+        if not _has_model(rewriting.JUDGE):
+            return {"rows": []}
+
+        def judged() -> dict[str, Any]:
+            likeness = self.judge.likeness(self.rewritten(writer, way))
+            return {"rows": likeness.to_dict("records")}
+
+        return self.kept(f"likeness {way}", [writer], judged)
 
     # ---- LoRA: releases, each with a key of its own
 
@@ -430,7 +497,7 @@ class Bench:
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the tables of the record, a row per text: ``tests``, of each scheme and column,
-        and ``prices`` in nats per token.
+        ``prices`` in nats per token, and ``likeness`` of rewritten texts.
         """
         tests = []
         prices = []
@@ -439,12 +506,17 @@ class Bench:
             nats = pd.DataFrame({"kl": costs["kl"], "change": costs["change"]})
             prices += [nats.assign(scheme=name) for name in family]
             for column in self.columns:
-                rows = self.tests(family, column).get("rows", [])
-                tests.append(pd.DataFrame(rows).assign(column=column))
-        return {
+                rows = self.tests(family, column).get("rows")
+                if rows:
+                    tests.append(pd.DataFrame(rows).assign(column=column))
+        found = {
             "tests": pd.concat(tests, ignore_index=True),
             "prices": pd.concat(prices, ignore_index=True),
         }
+        likeness = [pd.DataFrame(self.likeness(way)["rows"]).assign(way=way) for way in self.ways()]
+        if likeness:
+            found["likeness"] = pd.concat(likeness, ignore_index=True)
+        return found
 
     def missing(self) -> list[dict[str, str]]:
         """Return the cells that cannot be measured: ``scheme, column, why``."""
@@ -458,7 +530,7 @@ class Bench:
 
     def results(self) -> dict[str, Any]:
         """Return the results of complete cells: ``price`` (of GaussMark and KGW-1), ``rates``,
-        ``prices``, ``tokens`` and what is ``missing``.
+        ``prices``, ``tokens``, what is ``missing``, and ``likeness`` after rewriting.
         """
         tables = self.tables()
         price = self.price()
@@ -470,9 +542,11 @@ class Bench:
             "prices": price_rows(tables["prices"]),
             "tokens": token_rows(tables["tests"]),
             "missing": self.missing(),
+            "likeness": likeness_rows(tables.get("likeness")),
         }
 
 
+ABOVE = "meaning above shuffled words"
 PRICE_FIELDS = ("title", "weight", "sigma", "nats", "n_pilot", "n_tokens")
 
 
@@ -515,6 +589,39 @@ def token_rows(tests: pd.DataFrame) -> list[dict[str, Any]]:
     """
     clean = tests[tests["column"] == CLEAN]
     return _plain(kgw_baseline.needed_by_scheme(clean, SIZE_LEVEL))
+
+
+def likeness_rows(likeness: pd.DataFrame | None) -> list[dict[str, Any]]:
+    """Return what stays of the texts, by way and quantity (length, copied, meaning, and *meaning
+    above shuffled words*): ``way, quantity, value, low, high, n``.
+    """
+    if likeness is None or "gained" not in likeness:
+        return []
+    rows = []
+    of_shuffled = likeness[likeness["way"] == rewriting.SHUFFLED]["gained"].to_numpy()
+    for way, of_way in likeness.groupby("way", sort=False):
+        most = of_way["most"].to_numpy()
+        gained = of_way["gained"].to_numpy()
+        estimates = {
+            "length": stats.mean(of_way["length"]),
+            "copied": stats.mean(of_way["copied"]),
+            "meaning": stats.ratio(gained, most),
+            ABOVE: stats.ratio(gained - of_shuffled, most),
+        }
+        rows += [
+            {"way": way, "quantity": quantity} | estimate.row()
+            for quantity, estimate in estimates.items()
+        ]
+    return _plain(pd.DataFrame(rows))
+
+
+def _way(column: str) -> str | None:
+    """The way of rewriting in a column's name."""
+    return next((way for way in rewriting.WAYS if column.endswith(way)), None)
+
+
+def _has_model(name: str) -> bool:
+    return packages.is_installed(packages.MODELS[name])
 
 
 def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -32,24 +32,7 @@ print(k, [k], {"key": k}, k.key_id, k.fingerprint, k.binding, vars(k.watermark))
 record.save_table(scores, "scores")
 record.record({"psi": scores["psi"][0], "key": k.key_id})
 """
-FAILS = """
-%xmode Verbose
-import traceback
-from pathlib import Path
-damaged = Path(key).with_name("damaged.key")
-damaged.touch(0o600)
-damaged.write_text(Path(key).read_text().replace('"sigma": 0.2', '"sigma": 0.3'))
-try:
-    perturb.Key.load(damaged)
-except Exception as error:
-    for each in filter(None, [error, error.__context__, error.__cause__]):
-        frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
-        inner = [frame for frame in frames if frame.f_code.co_name != "<module>"]
-        print(repr(each), [dict(frame.f_locals) for frame in inner])
-other = perturb.Watermark("model.layers.0.mlp.down_proj.weight", 0.05)
-with perturb.watermarked(lm.model, other, k):
-    pass
-"""
+FAILS = Path(__file__).with_name("failing_cell.txt").read_text(encoding="utf-8")
 
 
 def found_in(folder: Path, secret: bytes) -> dict[str, list[str]]:
@@ -89,27 +72,7 @@ def place(tmp_path, tmp_path_factory, monkeypatch) -> Path:
     return tmp_path
 
 
-TYPED = """
-0 key show KEY
-2 key new KEY WEIGHT --model MODEL
-0 detect --key KEY --model MODEL FOLDER/text.txt
-0 detect --key KEY --model MODEL FOLDER/text.txt --json
-0 stream --key KEY --model MODEL FOLDER/text.txt --state FOLDER/state
-0 answer --key KEY --model MODEL FOLDER/text.txt --state FOLDER/public
-0 trace --key KEY --model MODEL FOLDER/text.txt --codebook 50 --out FOLDER/out.jsonl
-0 stream --key KEY --model MODEL FOLDER/human.jsonl --state FOLDER/state --given FOLDER/human.jsonl
-2 detect --key KEY --model FOLDER/exported FOLDER/text.txt
-2 detect --key KEY --model MODEL --text ''
-0 generate --key KEY --model MODEL --tokens 9 Return
-0 generate --key KEY --model MODEL --tokens 9 Return --json
-0 generate --key KEY --model MODEL --tokens 9 Return --out FOLDER/written.jsonl
-2 generate --key KEY --model FOLDER/exported Return
-0 key users FOLDER/book.json --key KEY --users 9 --base 3
-0 export FOLDER/of_user --key KEY --model MODEL --codebook FOLDER/book.json --user 3
-0 audit FOLDER/card --key KEY --model MODEL --text FOLDER/human.jsonl SIZES
-0 run FOLDER/works.ipynb -p key KEY -p model MODEL --records FOLDER/records
-1 run FOLDER/fails.ipynb -p key KEY -p model MODEL --records FOLDER/records
-"""
+TYPED = Path(__file__).with_name("days_work.txt").read_text(encoding="utf-8")
 
 
 def test_a_days_work_leaves_no_secret(place, monkeypatch, capfd):

@@ -204,31 +204,7 @@ def test_a_call_has_few_parameters():
     assert {name: n for name, n in found.items() if n > most[name]} == {}
 
 
-SAMPLE = '''"""A module.
-Two lines.
-"""
-
-ONE, OTHER = 1, 2  # packed, and a comment
-
-
-class A:
-    """A class."""
-
-    def method(self, x, *, y):
-        """A docstring is no code."""
-        low, high = divide(x, y)
-        one = low
-
-        return f(
-            one,
-        )
-
-    def _private(self, a, b, c):
-        pass
-
-
-def bare(x): return "text"
-'''
+SAMPLE = Path(__file__).with_name("sample.txt").read_text(encoding="utf-8")
 
 
 def test_the_ruler_itself(tmp_path):

@@ -101,12 +101,15 @@ def test_the_page_of_the_bench_prints_its_record_if_there_is_one(tmp_path):
             "price": {"title": "Tiny", "n_tokens": 9, "sigma": 0.1, "nats": 0.2},
         },
     }
-    (tmp_path / "bench_smollm2").mkdir()
-    for name, content in contents.items():
-        (tmp_path / "bench_smollm2" / f"{name}.json").write_text(json.dumps(content))
-    filled = CONF.filled(text, tmp_path)
-    assert filled.count("| KGW-1 | 50% (25% to 75%), n = 40 | – |") == 2
-    assert "| KGW-1 | 0.500 (0.250 to 0.750) | 0.500 | at most 25 |" in filled
+    contents["results"]["likeness"] = [estimate | {"way": "by Gemma", "quantity": "meaning"}]
+    for record, n in {"bench_smollm2": 1, "bench_rewriting_smollm2": 2}.items():
+        (tmp_path / record).mkdir()
+        for name, content in contents.items():
+            (tmp_path / record / f"{name}.json").write_text(json.dumps(content))
+        filled = CONF.filled(text, tmp_path)
+        assert filled.count("| KGW-1 | 50% (25% to 75%), n = 40 | – |") == 2 * n
+        assert filled.count("| KGW-1 | 0.500 (0.250 to 0.750) | 0.500 | at most 25 |") == n
+    assert "| by Gemma | 0.50 (0.25 to 0.75) |" in filled
 
 
 def test_the_page_on_real_models_prints_what_is_recorded(tmp_path):

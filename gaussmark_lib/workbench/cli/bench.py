@@ -23,22 +23,15 @@ from gaussmark_lib.workbench.cli.panels import ADVANCED
 from gaussmark_lib.workbench.runs import folder
 
 EXPERIMENT = f"{files.EXPERIMENTS.name}.bench"
+WORDS = f"{EXPERIMENT}_words"
 SIZES = {True: (24, 100), False: (100, 200)}  # is quick → texts by each scheme, tokens per text
 NONE = "–"
 FROM_REFERENCE = "*"
-HEADINGS = {  # column → words that a narrow terminal can break
-    "10% substituted": "10% subst.",
-    "30% substituted": "30% subst.",
-    "copy-paste 25%": "copy- paste 25%",
-    "rewritten": "re- writ- ten",
-    "LoRA, 200 steps": "LoRA 200",
+LIKENESS = {  # quantity → its heading
+    "length": "words, divided by the original's",
+    "copied": "runs of 4 words copied",
+    "meaning": "meaning (another text 0, the text itself 1)",
 }
-ELSEWHERE = (
-    "Names elsewhere: 10% and 30% of the tokens replaced at random is nearest to MarkLLM's Word-S,"
-    " the round trip to its BackTranslationTextEditor, rewritten to its Doc-P (GPTParaphraser);"
-    " notebooks/pages/bench.md lists the differences. Tokens at 2%: the median number of tokens for"
-    " detection at a false-alarm rate of 2%, as in the benchmark Mark My Words."
-)
 
 
 def bench(
@@ -50,6 +43,9 @@ def bench(
             help="Measure clean, substituted and copy-paste texts, in about ten minutes for"
             " smollm2; show the other columns from the reference record.",
         ),
+    ] = False,
+    rewriting: Annotated[
+        bool, typer.Option("--rewriting", help="Measure rewritten texts instead (an hour or more).")
     ] = False,
     scheme: Annotated[
         list[str] | None,
@@ -110,18 +106,19 @@ def bench(
         n_tokens=tokens or n_tokens,
         seed=seed,
     )
+    columns = experiment.REWRITING if rewriting else experiment.COLUMNS
     root = files.records(records) / "bench"
     work = experiment.Bench(
         setting,
         names=[*experiment.SCHEMES, *(scheme or [])],  # refuses unknown schemes
-        columns=experiment.QUICK if quick else experiment.COLUMNS,
+        columns=experiment.QUICK if quick and not rewriting else columns,
         folder=root / f"{experiment.id_of(setting)}.cells",
     )
     target = root / work.id
     done = folder.load(target) or _run(work, target)  # answered from its record, if there is one
     # the columns that --quick leaves out are those of the reference record
-    reference = reference_of(model) if quick else None
-    tables = shown(done.results, experiment.COLUMNS, reference)
+    reference = reference_of(model, columns) if quick and not rewriting else None
+    tables = shown(done.results, columns, reference)
     for title, rows in tables.items():
         print(f"\n{title}")
         answers.table(rows, heading=True)
@@ -155,10 +152,12 @@ def _run(work: Any, target: Path) -> folder.Run:
     return folder.load(target)
 
 
-def reference_of(model: str) -> folder.Run | None:
-    """Return the reference record of a model's full table, or None."""
-    records = [run for run in runs.references("bench") if run.params["model"] == model]
-    return records[0] if records else None
+def reference_of(model: str, columns: Sequence[str]) -> folder.Run | None:
+    """Return the reference record of a model's table with these columns, or None."""
+    for run in runs.references("bench"):
+        if run.params["model"] == model and run.params["columns"] == [*columns]:
+            return run
+    return None
 
 
 def shown(
@@ -172,6 +171,8 @@ def shown(
     for level in levels:
         title = f"Share of texts detected at a false-alarm rate of {100 * level:g}%"
         tables[title] = rate_lines(results, columns, level, reference)
+    if results["likeness"]:
+        tables["What stays of GaussMark's texts (95% intervals)"] = likeness_lines(results)
     return tables
 
 
@@ -181,17 +182,15 @@ def price_lines(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """
     nats = {(row["scheme"], row["price"]): row for row in results["prices"]}
     needed = {row["scheme"]: row for row in results["tokens"]}
-    lines = []
-    for name in results["schemes"]:
-        lines.append(
-            {
-                "scheme": name,
-                "KL under one key, nats per token": _nats(nats[name, "kl"]),
-                "Δ cross-entropy over keys, nats per token": _nats(nats[name, "change"]),
-                "tokens at 2%": _tokens(needed[name]),
-            }
-        )
-    return lines
+    return [
+        {
+            "scheme": name,
+            "KL under one key, nats per token": _nats(nats[name, "kl"]),
+            "Δ cross-entropy over keys, nats per token": _nats(nats[name, "change"]),
+            "tokens at 2%": _tokens(needed[name]),
+        }
+        for name in results["schemes"]
+    ]
 
 
 def _nats(estimate: Mapping[str, Any]) -> str:
@@ -216,11 +215,12 @@ def rate_lines(
     recorded = _by_cell(reference.results, level) if reference else {}
     lines = []
     n_by_column = {}
+    headings = import_module(WORDS).HEADINGS
     for name in results["schemes"]:
         shares = {"scheme": name}
         intervals = {"scheme": ""}
         for column in columns:
-            heading = HEADINGS.get(column, column)
+            heading = headings.get(column, column)
             is_recorded = column not in results["columns"]
             estimate = (recorded if is_recorded else measured).get((name, column))
             mark = FROM_REFERENCE if is_recorded else ""
@@ -229,8 +229,22 @@ def rate_lines(
             if estimate:
                 n_by_column[heading] = f"{estimate['n']}{mark}"
         lines += [shares, intervals]
-    headings = [HEADINGS.get(column, column) for column in columns]
-    return [*lines, {"scheme": "n"} | {name: n_by_column.get(name, "") for name in headings}]
+    last = {headings.get(column, column): "" for column in columns}
+    return [*lines, {"scheme": "n"} | last | n_by_column]
+
+
+def likeness_lines(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return a line per way of rewriting: length, copied runs, meaning, and whether the meaning is
+    above that of shuffled words.
+    """
+    lines: dict[str, dict[str, str]] = {}
+    for row in results["likeness"]:
+        line = lines.setdefault(row["way"], {"rewritten": row["way"]})
+        if row["quantity"] in LIKENESS:
+            line[LIKENESS[row["quantity"]]] = _nats(row)
+        elif row["low"] is not None:
+            line["a paraphrase?"] = "yes" if row["low"] > 0 else "not shown"
+    return [*lines.values()]
 
 
 def _by_cell(results: Mapping[str, Any], level: float) -> dict[tuple[str, str], dict[str, Any]]:
@@ -260,14 +274,14 @@ def notes(done: folder.Run, reference: folder.Run | None) -> list[str]:
         " key tests each clean text under the next text's key. Both should stay near the"
         " false-alarm rate.",
     ]
-    if len(done.results["columns"]) < len(import_module(EXPERIMENT).COLUMNS):
+    if {*done.results["columns"]} < {*import_module(EXPERIMENT).COLUMNS}:
         lines.append(_of_reference(reference, params["model"]))
     reasons = {row["why"]: None for row in done.results["missing"]}
     if reference:
         reasons |= {row["why"]: None for row in reference.results["missing"]}
     if reasons:
         lines.append(f"{NONE} {'; '.join(reasons)}.")
-    return [*lines, ELSEWHERE]
+    return [*lines, import_module(WORDS).about(done.results["columns"])]
 
 
 def _of_reference(reference: folder.Run | None, model: str) -> str:

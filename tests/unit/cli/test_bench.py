@@ -6,6 +6,7 @@ import sys
 import pytest
 from command_lines import answer
 
+from gaussmark_experiments import bench as experiment
 from gaussmark_experiments import robustness
 from gaussmark_lib import models
 from gaussmark_lib import scheme as scheme_module
@@ -134,3 +135,12 @@ def test_columns_that_were_not_measured_come_from_the_reference_and_have_a_star(
     assert "* not measured now: from the reference record of 2026-01-02, 100 texts" in notes
     assert "– LoRA: only in weights." in notes
     assert bench.rate_lines(quick.results, columns, 0.01)[0]["round trip"] == "–"
+
+
+def test_a_way_of_rewriting_is_called_a_paraphrase_only_above_shuffled_words():
+    row = {"way": "by Spanish", "value": 0.3, "low": 0.1, "high": 0.5, "n": 9}
+    results = {"likeness": [row | {"quantity": name} for name in ("meaning", experiment.ABOVE)]}
+    [line] = bench.likeness_lines(results)
+    assert (line["rewritten"], line["a paraphrase?"]) == ("by Spanish", "yes")
+    results["likeness"][1]["low"] = -0.1
+    assert bench.likeness_lines(results)[0]["a paraphrase?"] == "not shown"

@@ -2,6 +2,8 @@
 
 import json
 import re
+import tomllib
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -85,39 +87,8 @@ def test_security_prints_the_worst_keys():
     assert f"{words.percent(real_worst, 0)} on SmolLM2 ({n_keys} keys" in page
 
 
-CLAIMS = [  # a record, a claim (None: its headline), decimals, what the page multiplies it by
-    ("level_check_smollm2", None, 2, 100),
-    ("layer_sigma_sweep_smollm2", "measured divided by predicted ψ", 2, 1),
-    ("layer_sigma_sweep_smollm2", "change of human text's cross-entropy", 2, 1),
-    ("quality_smollm2", None, 3, 1),
-    ("quality_smollm2", "rise of the cross-entropy on human text divided", 1, 100),
-    ("quality_smollm2", "points of accuracy that GaussMark adds", 2, 1),
-    ("quality_smollm2", "points of accuracy that the strong mark costs", 1, 1),
-    ("quality_judged_smollm2", "win rate above one half", 3, 1),
-    ("after_release_engine", "ψ of answers from a file as exported", 2, 1),
-    ("low_rank_smollm2", "price on human text divided", 2, 1),
-    ("low_rank_smollm2", "price on its own text divided", 2, 1),
-    ("low_rank_smollm2", "share of ψ kept after edits divided", 2, 1),
-    ("token_level_keys_smollm2", "share detected, sum less one key", 2, 1),
-    ("token_level_keys_smollm2", "mean Γ of untouched tokens after substitute", 2, 1),
-    ("token_level_keys_smollm2", "share detected after substitute", 2, 1),
-    ("taken_apart_smollm2", None, 3, 1),
-    ("taken_apart_smollm2", "share detected at 0.01 without the prompt: likelihood ratio w", 2, 1),
-    ("taken_apart_smollm2", "share detected at 0.01 by ψ at θ with the exact threshold", 2, 1),
-    ("detectability_smollm2", None, 0, 100),
-    ("detectability_smollm2", "largest ‖G‖ of the answers", 2, 1),
-    ("robustness_smollm2", None, 0, 100),
-    ("robustness_smollm2", "ψ with 30% of the tokens substituted", 2, 1),
-    ("speed_smollm2", None, 2, 1),
-    ("level_check", None, 2, 100),
-    ("layer_sigma_sweep", "measured divided by predicted ψ", 2, 1),
-    ("quality", None, 3, 1),
-    ("quality", "win rate above one half", 3, 1),
-    ("low_rank", "price on human text divided", 2, 1),
-    ("kgw_baseline", "tokens needed at level 0.01", 2, 1),
-    ("speed", None, 2, 1),
-    ("token_level_keys", "share detected, sum less one key", 3, 1),
-]
+TABLE = Path(__file__).with_name("papers_claims.toml").read_text(encoding="utf-8")
+CLAIMS = tomllib.loads(TABLE)["claims"]
 
 
 def claims_table() -> str:
@@ -128,10 +99,8 @@ def claims_table() -> str:
 @pytest.mark.parametrize(("name", "beginning", "decimals", "unit"), CLAIMS)
 def test_the_papers_claims_have_the_figures_of_the_records(name, beginning, decimals, unit):
     results = references.records()[name].results
-    if beginning is None:
-        estimate = results["headline"]
-    else:
-        estimate = next(row for row in results["claims"] if row["claim"].startswith(beginning))
+    rows = [row for row in results["claims"] if row["claim"].startswith(beginning)]
+    estimate = rows[0] if beginning else results["headline"]
     low, high = (_number(unit * estimate[end], decimals) for end in ("low", "high"))
     lines = [line for line in claims_table().splitlines() if f"reference/{name}/" in line]
     assert any(f"({low} to {high}" in line.replace("0.", ".") for line in lines), (low, high)

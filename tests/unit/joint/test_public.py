@@ -227,8 +227,7 @@ def test_letters_of_one_template_are_first_queries_once_it_is_registered():
     texts = letters(60)
     at = [public.level_of(j, LEVEL) for j in range(1, 61)]
     assert public.levels(texts, LEVEL).tolist() == at, "one neighbourhood"
-    registered = public.levels(texts, LEVEL, [HUMAN[:12]])
-    assert (registered == at[0]).all()
+    assert (public.levels(texts, LEVEL, [HUMAN[:12]]) == at[0]).all()
     copies = [washed(texts[0], i) for i in range(4)]
     after = public.levels([*texts, *copies], LEVEL, [HUMAN[:12]])
     assert after[-4:].tolist() == at[1:5], "copies of one letter are still neighbours"

@@ -164,8 +164,7 @@ def test_shrinking_finds_a_matrix_of_low_rank_again(model):
     noise = torch.from_numpy(rng.normal(0, 0.5, (n, m))).float()
     given = deepcopy(model)
     theta(given).copy_(low_rank + noise)
-    after = theta(attacks.shrunk(given, NAME, 0.5))
-    assert (after - low_rank).norm() < 0.5 * noise.norm()
+    assert (theta(attacks.shrunk(given, NAME, 0.5)) - low_rank).norm() < 0.5 * noise.norm()
     theta(given).copy_(noise)
     assert theta(attacks.shrunk(given, NAME, 0.6)).norm() < 0.1 * noise.norm()
 

@@ -113,8 +113,7 @@ def test_a_scheduler_that_is_there_already_and_then_goes_away(place, undisturbed
     with _scheduler(tmp_path) as (address, scheduler):
         with pytest.raises(GaussMarkError, match=r"none of the 1 workers .* has 1 GPU"):
             place.sweep(tmp_path / "records", scheduler=address, gpus_per_run=1)
-        done = place.sweep(tmp_path / "records", scheduler=address)
-        assert done.cached == 0
+        assert place.sweep(tmp_path / "records", scheduler=address).cached == 0
         same_files(tmp_path / "records", undisturbed)
 
         place.unset("pid")
