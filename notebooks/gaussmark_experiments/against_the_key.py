@@ -112,6 +112,31 @@ def taught(
     return pd.DataFrame(rows), sums
 
 
+def texts_needed(learnt: pd.DataFrame) -> pd.DataFrame:
+    """Return how many texts of one key an attacker needs for a cosine with the noise, for the
+    measured weight and for a weight with ``LARGE`` numbers.
+
+    Args:
+        learnt: as from :func:`taught`; κ, ψ and d of its first row count.
+    """
+    first = learnt.iloc[0]
+    kappa = first["kappa"]
+    limit = kappa**-0.5  # of the cosine
+    columns = {
+        f"half of the limit ({limit / 2:.2f})": (limit / 2, kappa),
+        "cosine 0.5, if κ = 1": (0.5, 1.0),
+        "cosine 0.5, with this κ": (0.5, kappa),
+    }
+    rows = []
+    for d in (int(first["d"]), LARGE):
+        row = {"numbers in the weight": f"{d:,}"}
+        for name, (wanted, unevenness) in columns.items():
+            n = learning.texts_needed(wanted, first["psi"], d, unevenness)
+            row[name] = f"{float(f'{n:.2g}'):,.0f} texts" if np.isfinite(n) else "never"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def _unevenness(lm: models.LM, wm: Watermark, prompts: Texts, plain: Texts) -> stats.Estimate:
     """κ of plain texts, with an interval."""
     of_plain = list(gradients.gradients(lm.model, prompts, plain, wm))
