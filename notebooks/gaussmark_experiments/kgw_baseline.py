@@ -68,6 +68,7 @@ NO_PROMPT = "GaussMark, no prompt"
 SHARPER = robustness.SHARPER
 UNEDITED = robustness.UNEDITED
 CORRECTION = "kgw_baseline_correction"  # records of section 10, and of costs as temperatures
+ENTROPY = "kgw_baseline_entropy"  # records of section 8
 AT_COST = "GaussMark at KGW-1's cost"
 COLUMNS = ("GaussMark", AT_COST, "KGW-1", "KGW-2", "SynthID", "Gumbel-max")  # of the first table
 # Names of the two costs. The first has the number of its texts in brackets.
@@ -1224,24 +1225,42 @@ def rank_correlation(cool: pd.DataFrame, scheme: str) -> stats.Estimate:
 
 
 def draw_freedom(cool: pd.DataFrame, level: float, caption: str) -> Figure:
-    """Draw the share detected by scheme against the mean freedom of a temperature's texts. Save it
-    in the record as ``freedom``.
+    """Draw the share detected by scheme against the mean freedom of a temperature's texts, one
+    panel per run. Save it in the record as ``freedom``.
     """
-    # the x of each point
-    freedom = cool.groupby(["scheme", "temperature"])["freedom"].mean().reset_index()
-    table = shares(cool, ["scheme", "temperature"], level).merge(freedom)
+    points = partial(by_freedom, level=level)
+    table = answers.beside(points(cool), ENTROPY, "temperatures", lambda run, rows: points(rows))
     figure = panels(
         table,
         "freedom",
         by="scheme",
+        panel="run",
         title="Detection rate when the model has little choice",
-        caption=f"{caption}; one point per temperature",
+        caption=f"this run: {caption}; one point per temperature",
         at={"level": level},
         ylim=(-0.02, 1.02),
         xlabel="freedom (mean entropy per token, nats)",
         ylabel=f"share of texts detected at level {level:g}",
     )
     return record.save_figure(figure, "freedom")
+
+
+def by_freedom(cool: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Return the share detected by scheme and temperature, next to the mean ``freedom``."""
+    freedom = cool.groupby(["scheme", "temperature"])["freedom"].mean().reset_index()
+    return shares(cool, ["scheme", "temperature"], level).merge(freedom)
+
+
+def crossings_in_words(temperatures: pd.DataFrame, level: float = LEVELS[0]) -> str:
+    """Word the freedom below which GaussMark detects more than each rival that needs a choice."""
+    words = {}
+    for rival in ("SynthID", "Gumbel-max"):
+        if rival in set(temperatures["scheme"]):
+            words[rival] = str(crossing(temperatures, "GaussMark", rival, level))
+    return (
+        f"At level {level:g}, GaussMark detects more than a rival if the freedom is below this many"
+        f" nats per token: {listing(words)}."
+    )
 
 
 def crossing(

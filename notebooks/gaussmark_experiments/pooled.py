@@ -63,6 +63,7 @@ from gaussmark_lib.workbench.runs.folder import Run
 
 # The seeds of each record's parts, as its preset declared them before the first run.
 DECLARED = {
+    "detectability_gemma": (5, 6),
     "detectability_smollm2": (5, 6, 7),
     "first_watermark_smollm2": (5, 6),
     "kgw_baseline_smollm2": (5, 6, 7),

@@ -37,7 +37,11 @@ NUMBERS = ("value", "low", "high", "n")  # of an estimate
 # of the names of a notebook's records in git, by model: what a real model shows comes first
 ENDINGS = ("_smollm2", "_gemma", "")
 # record of some sections of a notebook → the notebook, whose records speak for the other models
-SECTIONS = {"quality_judged": "quality", "kgw_baseline_correction": "kgw_baseline"}
+SECTIONS = {
+    "quality_judged": "quality",
+    "kgw_baseline_correction": "kgw_baseline",
+    "kgw_baseline_entropy": "kgw_baseline",
+}
 RECORD_FILES = ("status", "params", "results")  # each a .json file; status is written last
 # in the order of a report: a reader should see first what did not come out as expected
 OUTCOMES = {"not held": "✗", "held": "✓", "at the edge": "~", "too little data": "?"}
