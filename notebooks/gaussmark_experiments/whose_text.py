@@ -15,6 +15,7 @@ from gaussmark_experiments.robustness import quoted
 from gaussmark_lib import generate, models, perturb, score, stats
 from gaussmark_lib.beyond import tracing
 from gaussmark_lib.beyond.tracing import attribution
+from gaussmark_lib.engine.blocks import in_lists
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.tokens import Texts
@@ -65,22 +66,17 @@ def texts_of_users(
     """Write for each user the texts after the user's part of ``prompts``, which are in the order of
     the users.
     """
-    texts = []
     n = len(prompts) // len(users)  # prompts per user
-    # user after user: making a user's noise takes longer than a text
-    for i, user in enumerate(users):
-        own_prompts = prompts[i * n :][:n]
-        with perturb.watermarked(lm.model, wm, book.key(user)):
-            texts.append(
-                generate.sample(
-                    lm.model,
-                    own_prompts,
-                    n_tokens,
-                    seed=seed + i,
-                    **sampling,
-                )
-            )
-    return texts
+    marks = [(wm, book.key(user)) for user in users for _ in range(n)]
+    texts = generate.sample(
+        lm.model,
+        prompts[: len(marks)],
+        n_tokens,
+        marks=marks,
+        seed=seed,
+        **sampling,
+    )
+    return [*in_lists(texts, n)]
 
 
 def shares(named: pd.DataFrame) -> pd.DataFrame:
