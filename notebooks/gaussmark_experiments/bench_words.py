@@ -33,7 +33,7 @@ OF_REWRITING = (
     " or, sentence by sentence, by SmolLM2 and Gemma 3 270M; the test knows the prompt. Controls:"
     " the same words shuffled, and plain text that SmolLM2 rewrote. Meaning: what a judge, Gemma 3"
     " 270M, learns from the rewritten text about the original; a text is called a paraphrase if it"
-    " has more of it than shuffled words. notebooks/pages/bench.md explains both."
+    " has more of it than shuffled words. notebooks/pages/bench.md explains more."
 )
 
 

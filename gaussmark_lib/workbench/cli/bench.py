@@ -45,7 +45,7 @@ def bench(
         ),
     ] = False,
     rewriting: Annotated[
-        bool, typer.Option("--rewriting", help="Measure rewritten texts instead (an hour or more).")
+        bool, typer.Option("--rewriting", help="Measure rewritten texts instead (it takes hours).")
     ] = False,
     scheme: Annotated[
         list[str] | None,
