@@ -123,13 +123,13 @@ def texts_needed(learnt: pd.DataFrame) -> pd.DataFrame:
     kappa = first["kappa"]
     limit = kappa**-0.5  # of the cosine
     columns = {
-        f"half of the limit ({limit / 2:.2f})": (limit / 2, kappa),
+        f"cosine {limit / 2:.2f}, half of the limit": (limit / 2, kappa),
         "cosine 0.5, if κ = 1": (0.5, 1.0),
         "cosine 0.5, with this κ": (0.5, kappa),
     }
     rows = []
     for d in (int(first["d"]), LARGE):
-        row = {"numbers in the weight": f"{d:,}"}
+        row = {"entries of the weight": f"{d:,}"}
         for name, (wanted, unevenness) in columns.items():
             n = learning.texts_needed(wanted, first["psi"], d, unevenness)
             row[name] = f"{float(f'{n:.2g}'):,.0f} texts" if np.isfinite(n) else "never"

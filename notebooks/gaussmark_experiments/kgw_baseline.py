@@ -1075,9 +1075,9 @@ def greedy_in_words(ways: pd.DataFrame) -> str:
     if greedy["low"] <= LEVELS[0]:
         outcome = "**not significantly above the level**"
     elif greedy["high"] < sampled["low"]:
-        outcome = "**fewer**"
+        outcome = "**fewer than at temperature 1**"
     else:
-        outcome = "**no significant difference**"
+        outcome = "**no significant difference from temperature 1**"
     n_greedy = int(greedy["n"])
     return (
         f"Texts detected at level 0.01 at temperature 1, and at temperature 0 (n = {n_greedy}):"
@@ -1236,7 +1236,7 @@ def draw_freedom(cool: pd.DataFrame, level: float, caption: str) -> Figure:
         by="scheme",
         panel="run",
         title="Detection rate when the model has little choice",
-        caption=f"this run: {caption}; one point per temperature",
+        caption=f"this run: {caption}; one point per temperature; 95% intervals",
         at={"level": level},
         ylim=(-0.02, 1.02),
         xlabel="freedom (mean entropy per token, nats)",

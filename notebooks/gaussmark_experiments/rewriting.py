@@ -1,7 +1,7 @@
 """Rewriting: a text in other words, by a translator or a language model, and what stays of it.
 
 ``gaussmark bench --rewriting`` applies each *way* of rewriting to the texts of each watermark. A
-rewriting that changes the meaning is no paraphrase, so three numbers stand next to the rates:
+rewriting that changes the meaning is not a paraphrase, so three numbers stand next to the rates:
 
 * length, in words, divided by that of the original;
 * copied, the share of the copy's runs of four words that the original has, too;
@@ -59,7 +59,7 @@ EXAMPLES = (
 )
 SHOWN = "Sentence: {}\nIn other words: {}\n\n"
 TEMPERATURE = 0.5  # small models lose the thread at 1
-MOST_WORDS = 60  # of a sentence that a model rewrites at once; a longer one is cut
+MOST_WORDS = 60  # longer sentences are split into parts
 SENTENCES = 32  # that are rewritten at a time
 RUN = 4  # words
 _END = re.compile(r"(?<=[.!?])\s+")
@@ -141,7 +141,7 @@ def _request(lm: models.LM, sentence: str) -> list[int]:
 
 
 def copied(original: str, copy: str) -> float:
-    """Return the share of the copy's runs of four words that stand in the original, too.
+    """Return the share of the copy's runs of four words that also occur in the original.
 
     Capital letters and punctuation do not count. A copy of fewer words has no run, and a share of
     0.
@@ -169,8 +169,8 @@ class Judge:
     def __init__(self, lm: models.LM, originals: Sequence[str]):
         if len(originals) < 2:
             raise InvalidTextError(
-                f"expected at least two texts to compare, got {len(originals)}: each is judged"
-                " next to another one"
+                f"expected at least two texts, got {len(originals)}: each text is compared"
+                " with another text"
             )
         self.lm = lm
         self.originals = list(originals)

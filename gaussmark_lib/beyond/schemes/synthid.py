@@ -144,7 +144,7 @@ class _Tournament:
         of_token = self.hash(of_context, vocabulary[None, :, None])  # (rows, vocabulary)
         p = logits.softmax(1)
         for key in self.keys.T:
-            # "% TABLE", which is a power of two; this is faster
+            # the same as "% TABLE", since TABLE is a power of two, but faster
             places = self.hash(of_token, key[:, None, None]) & (TABLE - 1)
             g = self.tables.gather(1, places)
             p = p * (1 + g - (g * p).sum(1, keepdim=True))

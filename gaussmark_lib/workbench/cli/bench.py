@@ -45,7 +45,7 @@ def bench(
         ),
     ] = False,
     rewriting: Annotated[
-        bool, typer.Option("--rewriting", help="Measure rewritten texts instead (it takes hours).")
+        bool, typer.Option("--rewriting", help="Measure rewritten texts instead, for hours.")
     ] = False,
     scheme: Annotated[
         list[str] | None,
@@ -172,7 +172,7 @@ def shown(
         title = f"Share of texts detected at a false-alarm rate of {100 * level:g}%"
         tables[title] = rate_lines(results, columns, level, reference)
     if results["likeness"]:
-        tables["What stays of GaussMark's texts (95% intervals)"] = likeness_lines(results)
+        tables["What remains of GaussMark's texts (95% intervals)"] = likeness_lines(results)
     return tables
 
 
