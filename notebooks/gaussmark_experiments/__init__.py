@@ -30,6 +30,7 @@ of notebook 11 is ``widgets.playground``. Programs without a notebook and folder
 ``likeness``               how much a model is like doclm, for a page of the site
 ``first_glance``           the README's picture, of a record of 00
 ``references``             the records in git: which are of older code; stamped, pooled
+``outcomes``               every outcome that a record ever had, from the history of this repository
 ``promised_power``         does the power that ``detect`` promises come true, over fresh keys?
 ``gpu_report``             ``make gpu-report``: time and memory of a large model on a GPU
 ``paper_scale``            time and memory of scoring on the widths of a large model, as JSON
