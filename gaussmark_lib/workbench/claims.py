@@ -111,7 +111,7 @@ class Finding:
 
     def row(self) -> dict[str, str | float | int | None]:
         """Return the row that is recorded: ``claim, outcome, value, low, high, n, expected, law,
-        excludes_law``.
+        excludes_law, no_test``.
         """
         # JSON has no NaN and no infinity
         numbers = {
@@ -125,6 +125,7 @@ class Finding:
             "expected": self.expected,
             "law": self.law,
             "excludes_law": self.excludes_law,
+            "no_test": self.is_too_wide,
         }
 
 
@@ -162,7 +163,7 @@ def report(
 
 def _counts(rows: Sequence[Mapping]) -> str:
     """How many findings have each outcome, in words."""
-    counts = Counter(row["outcome"] for row in rows)
+    counts = Counter("no test" if row.get("no_test") else row["outcome"] for row in rows)
     return ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) or "no findings"
 
 

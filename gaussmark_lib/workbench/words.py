@@ -35,17 +35,17 @@ def percent(share: float, decimals: int = 1) -> str:
 
 
 def outcome(finding: Mapping[str, Any]) -> str:
-    """The outcome of a recorded finding, and whether its interval excludes the law.
+    """The outcome of a recorded finding; whether it excludes the law; whether it is no test.
 
     >>> outcome({"outcome": "held", "law": 1.0, "excludes_law": True})
     'held, but differs from 1'
     >>> outcome({"outcome": "not held", "law": 1.0, "excludes_law": True})
     'not held, and differs from 1'
     """
-    if not finding.get("excludes_law"):
-        return finding["outcome"]
-    joint = "but" if finding["outcome"] == "held" else "and"
-    return f"{finding['outcome']}, {joint} differs from {finding['law']:g}"
+    words = finding["outcome"]
+    if finding.get("excludes_law"):
+        words += f", {'but' if words == 'held' else 'and'} differs from {finding['law']:g}"
+    return f"{words} (no test)" if finding.get("no_test") else words
 
 
 def estimate(given: Mapping[str, Any], *, as_percent: bool = False) -> tuple[str, str]:

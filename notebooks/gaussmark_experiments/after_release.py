@@ -1024,10 +1024,10 @@ def outcomes_by_engine(
     for name in engine.FILES:
         claim = f"ψ of answers from a file {name}, divided by the forecast"
         quotient = engine.measured_by_forecast(found.answers, [name])
-        findings.append(claims.finding(claim, quotient, least=0.8, most=1.2, planned=60))
+        findings.append(claims.finding(claim, quotient, least=0.8, most=1.2, law=1.0, planned=60))
     claim = "ψ of answers by six other ways of serving, divided by the forecast"
     quotient = engine.measured_by_forecast(found.answers, [*engine.SERVING])
-    findings.append(claims.finding(claim, quotient, least=0.8, most=1.2, planned=20))
+    findings.append(claims.finding(claim, quotient, least=0.8, most=1.2, law=1.0, planned=20))
 
     marked = found.answers[found.answers["is_marked"]]
     # a failed check stops the run: chance must not fail it

@@ -300,6 +300,17 @@ def alarms_claim(level: float) -> str:
     )
 
 
+def alarms_less_level(rows: pd.DataFrame, level: float) -> stats.Estimate:
+    """Return the share of human texts that a test flags, less its level. The interval is that of
+    the share (``stats.interval`` of hits), because few texts are flagged.
+
+    Args:
+        rows: of :func:`detected`, of one test.
+    """
+    share = stats.interval(rows["hit"] == 1, cluster=rows["key"])
+    return stats.Estimate(share.value - level, share.low - level, share.high - level, share.n)
+
+
 def keeps_level(hits: pd.DataFrame, level: float) -> bool:
     """Return whether the exact test flags no more human texts than chance allows, by the sd of
     means of keys, which are independent; it fails by chance in one run of 100,000.

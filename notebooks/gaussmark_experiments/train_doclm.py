@@ -16,17 +16,20 @@ from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gaussmark_experiments.doclm import train
-from gaussmark_lib import models, score, stats
+from gaussmark_lib import models, score, stats, texts
 from gaussmark_lib.beyond import joint
 from gaussmark_lib.engine import corpus
 from gaussmark_lib.perturb import Watermark
 from gaussmark_lib.tokens import Texts
-from gaussmark_lib.workbench import answers, runs
+from gaussmark_lib.workbench import answers, pairs, runs
 from gaussmark_lib.workbench.plots import style
 
 TESTED = ("dask/", "distributed/")  # the packages of the texts "source"
 LEARNT = "mean cosine of source code after steps on other source code, divided by doclm's"
 CONTROL = "mean cosine of source code after as many steps on documentation, divided by doclm's"
+PILOT_FILES = 40  # the first files in the order of seed 0, on which the range of LEARNT was chosen
+PROMPT_TOKENS = 16  # of a file of source code
+FILE_TOKENS = 128  # after the prompt
 
 
 def by_page(
@@ -64,6 +67,21 @@ def code(n_files: int, seed: int = 0) -> list[str]:
     files = [path for name, path in corpus.source_files() if not name.startswith(TESTED)]
     chosen = np.random.default_rng(seed).permutation(len(files))[:n_files]
     return [files[number].read_text(encoding="utf-8", errors="ignore") for number in chosen]
+
+
+def files_outside_pilot(lm: models.LM, n: int, seed: int) -> tuple[Texts, Texts]:
+    """Return (prompts, responses) of n files of source code, in the order of the seed. The files
+    that the pilot of notebook 20 read are left out.
+    """
+    n_drawn = n + PILOT_FILES
+    prompts, responses = pairs.passages(
+        lm, "source", n_drawn, PROMPT_TOKENS, FILE_TOKENS, seed=seed
+    )
+    length = PROMPT_TOKENS + FILE_TOKENS
+    names = texts.sources(lm, "source", n_drawn, length, seed=seed)
+    in_pilot = set(texts.sources(lm, "source", PILOT_FILES, length, seed=0))
+    kept = [number for number, name in enumerate(names) if name not in in_pilot][:n]
+    return [prompts[i] for i in kept], [responses[i] for i in kept]
 
 
 def trained_further(

@@ -59,6 +59,7 @@ def test_a_range_that_cannot_fail_is_said_to_be_no_test():
     page = claims.report("06_robustness", [wide, sharp, one_sided]).data
     assert page.count(claims.NO_TEST) == 1
     assert f"0 to 1.2 ({claims.NO_TEST})" in page
+    assert all(text in page for text in ("held (no test): 1.00", "1 no test"))
 
 
 def test_a_check_that_fails_stops_the_run():

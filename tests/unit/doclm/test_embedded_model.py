@@ -27,8 +27,7 @@ def test_size_and_shape_are_as_promised(lm):
     weights = FOLDER / "model.safetensors"
     assert weights.stat().st_size < 20e6
     with safe_open(weights, "pt") as file:
-        names = file.keys()
-        assert {file.get_tensor(name).dtype for name in names} == {torch.bfloat16}
+        assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.bfloat16}
 
 
 @pytest.mark.slow

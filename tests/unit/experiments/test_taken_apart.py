@@ -99,23 +99,21 @@ def test_statistics_that_are_one_up_to_shift_and_scale_detect_the_same_texts(sco
 
 
 def test_each_step_is_a_difference_of_two_rates_and_two_steps_make_the_whole(scores):
-    is_own = scores["kind"] == MARKED
     worse = scores.copy()
-    worse.loc[is_own, AT_MOVED] -= 1  # the gradient at θ + ξ loses a standard deviation
+    worse.loc[worse["kind"] == MARKED, AT_MOVED] -= 1  # the gradient at θ + ξ loses a standard deviation
     steps = taken_apart.steps(worse, "speeches", 0.05)
     value = steps.set_index("step")["value"]
     rates = taken_apart.rates(taken_apart.detected(worse, "speeches", [0.05]))
     own = rates[rates["kind"] == MARKED].set_index(["prompt", "test"])["value"].loc[UNKNOWN]
-    gradient = (
-        own[f"{AT_THETA}, {taken_apart.EMPIRICAL}"] - own[f"{AT_MOVED}, {taken_apart.EMPIRICAL}"]
-    )
-    assert value[taken_apart.TO_THETA] == pytest.approx(gradient)
+    theta, moved = (own[f"{name}, {taken_apart.EMPIRICAL}"] for name in (AT_THETA, AT_MOVED))
+    gradient = theta - moved
+    of_both = value[[taken_apart.TO_THETA, taken_apart.TO_BOTH]]
+    assert of_both.tolist() == pytest.approx([gradient, gradient])
     assert gradient > 0.1
-    assert value[taken_apart.TO_RATIO] == 0  # in this table, a straight-line function of ψ at θ
-    assert value[taken_apart.TO_BOTH] == pytest.approx(gradient)
-    assert value[taken_apart.TO_KNOWN] == 0  # the same statistics with the prompt and without
-    said = taken_apart.steps_in_words(steps)
-    assert "the ratio instead of ψ at θ **0.000 (no interval)**" in said  # all keys agree
+    # here the ratio is a straight-line function of ψ at θ, and the prompt changes nothing
+    assert value[[taken_apart.TO_RATIO, taken_apart.TO_KNOWN]].tolist() == [0, 0]
+    no_gain = "the ratio instead of ψ at θ **0.000 (no interval)**"  # all keys agree
+    assert no_gain in taken_apart.steps_in_words(steps)
 
 
 def test_the_exact_test_keeps_its_level_and_a_broken_one_is_seen(scores):
@@ -124,6 +122,8 @@ def test_the_exact_test_keeps_its_level_and_a_broken_one_is_seen(scores):
     right = exact[exact["statistic"] == AT_THETA]
     assert taken_apart.keeps_level(right, 0.05)
     assert not taken_apart.keeps_level(right.assign(hit=right["text"] % 2), 0.05)
+    silent = taken_apart.alarms_less_level(right.assign(hit=0.0), 0.05)
+    assert silent.low == -0.05 < silent.high - 0.01  # no hit still leaves an interval
     rates = taken_apart.rates(right)
     assert rates["value"].tolist() == [right[right["prompt"] == KNOWN]["hit"].mean()] * 2
     assert rates["texts"].tolist() == [400, 400]
@@ -137,5 +137,4 @@ def test_the_table_of_claims_has_the_two_steps_of_the_record():
     for step in (taken_apart.TO_THETA, taken_apart.TO_RATIO, taken_apart.TO_BOTH):
         [row] = steps[steps["step"] == step].to_dict("records")
         value, low, high = (words.number(row[name], 3) for name in ("value", "low", "high"))
-        said = f"{value} ({low} to {high})"
-        assert said.replace("0.", ".") in line, said
+        assert f"{value} ({low} to {high})".replace("0.", ".") in line

@@ -10,6 +10,8 @@ import torch
 
 from gaussmark_experiments import train_doclm
 from gaussmark_experiments.doclm import train
+from gaussmark_lib import models
+from gaussmark_lib.workbench import pairs
 
 LM = tiny_lm.build()
 PAGES = ["One page of text.", "Another page, somewhat longer than the first."]
@@ -57,6 +59,13 @@ def test_a_mean_cosine_leaves_out_a_text_and_itself():
     many = np.full((30, 30), 0.3) + 0.7 * np.eye(30)
     ratio = train_doclm.change_of_cosine(many / 2, many)
     assert (ratio.value, ratio.n) == (pytest.approx(0.5), 30)
+
+
+def test_no_file_of_the_pilot_is_measured():
+    embedded = models.load("doclm")
+    _, of_pilot = pairs.passages(embedded, "source", 40, 16, 128, seed=0)
+    _, measured = train_doclm.files_outside_pilot(embedded, 30, seed=0)
+    assert len({*map(tuple, measured)} - {*map(tuple, of_pilot)}) == 30
 
 
 def test_cosines_are_those_of_the_gradients():
