@@ -98,6 +98,7 @@ def filled(text: str, reference: Path = REFERENCE) -> str:
         finding=lambda name, which: _finding(records[name], which),
         measured=lambda name, *what, **where: _measured(records[name], *what, **where),
         half_detected=_half_detected,
+        share_of=lambda n_hits, n: stats.share([i < n_hits for i in range(n)]),
         likeness=_likeness(reference),
         gallery=lambda: _gallery(records.values()),
         paper=presets.read(presets.PAPER, "file")["models"],
