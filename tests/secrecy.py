@@ -20,20 +20,14 @@ def forms(secret: bytes) -> dict[str, list[bytes]]:
         encoded.append(base64.b64encode(bytes(shift) + secret)[first:-4])
     numbers = [int.from_bytes(secret, order) for order in ("big", "little")]
     escaped = repr(secret)[2:-1]
+    in_decimals = str(list(secret))[1:-1]
+    url_safe = bytes.maketrans(b"+/", b"-_")
     return {
         "bytes": [secret, secret[::-1]],
         "hex": [secret.hex().encode(), secret.hex().upper().encode(), secret.hex(" ").encode()],
         "integer": [str(number).encode() for number in numbers],
-        "base64": [
-            text
-            for plain in encoded
-            for text in (plain, plain.replace(b"+", b"-").replace(b"/", b"_"))
-        ],
-        "repr": [
-            escaped.encode(),
-            json.dumps(escaped)[1:-1].encode(),
-            str(list(secret))[1:-1].encode(),
-        ],
+        "base64": [text for plain in encoded for text in (plain, plain.translate(url_safe))],
+        "repr": [escaped.encode(), json.dumps(escaped)[1:-1].encode(), in_decimals.encode()],
     }
 
 

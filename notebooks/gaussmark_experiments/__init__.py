@@ -22,6 +22,7 @@ of notebook 11 is ``widgets.playground``. Programs without a notebook and folder
 ``sharper_test``           17: which direction detects most, without edits and after edits
 ``streams``                18: a stream of texts, and what an attacker gains by queries
 ``taken_apart``            19: ψ and the likelihood ratio, with exact and empirical thresholds
+``learned_mark``           19: what training the marked matrix gains over plain noise
 ``train_doclm``            20: how good a trained model is (its training: ``doclm``)
 ``bench``                  ``gaussmark bench``: one table of watermarks for a model
 ``bench_words``            its headings, and what a reader must know

@@ -78,8 +78,7 @@ def test_places_are_uniform_and_without_replacement():
         assert changed.sum() == 10
         hits += changed
     # each count is Binomial(2000, ½); their sum is fixed: 19 degrees of freedom, variance 500·20/19
-    statistic = float(((hits - 1000) ** 2).sum() / (500 * 20 / 19))
-    assert stats.chi2.sf(statistic, 19) > 1e-3
+    assert stats.chi2.sf(float(((hits - 1000) ** 2).sum() / (500 * 20 / 19)), 19) > 1e-3
     gaps = torch.zeros(5)
     for seed in range(1000):
         out = corrupt.insert([0, 1, 2, 3], 0.25, corrupt.generator(seed), POOL)

@@ -233,19 +233,17 @@ def test_a_truncated_file_is_refused(tmp_path, bound, share):
     refused(path, bound, "not a complete key file.*restore it from a copy")
 
 
-OTHER = {
+ZEROS = dict.fromkeys(["seal", "binding.base_sha256", "binding.model_sha256"], "0" * 64)
+OTHER = ZEROS | {
     "key_id": "00000000",
     "secret": "00" * 16,
     "binding": None,
-    "seal": "0" * 64,
     "binding.weight": "model.layers.0.mlp.down_proj.weight",
     "binding.shape": [48, 32],
     "binding.sigma": 0.06,
     "binding.rank_dropped": 1,
     "binding.side": "right",
-    "binding.base_sha256": "0" * 64,
     "binding.sigma_carried": 0.04,
-    "binding.model_sha256": "0" * 64,
 }
 
 

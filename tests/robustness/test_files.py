@@ -139,16 +139,14 @@ def test_what_the_shell_has_opened_is_read(place):
 
 T = ["--text", "Returns the mean."]
 DETECT = ["detect", "--key", "KEY"]
+PLAIN = "run demo.ipynb -f", "sweep demo.ipynb --workers 0 --grid", "key show", "export new --key"
 COMMANDS = [
-    ["run", "demo.ipynb", "-f"],
-    ["sweep", "demo.ipynb", "--workers", "0", "--grid"],
+    *map(str.split, PLAIN),
     ["detect", *T, "--key"],
     DETECT,
     ["trace", "--key", "KEY", *T, "--codebook"],
     ["stream", "--key", "KEY", "--state", "state", *T, "--given"],
     ["generate", "A text", "--key"],
-    ["key", "show"],
-    ["export", "new", "--key"],
     ["audit", "card", "--key", "KEY", "--text"],
 ]
 

@@ -100,7 +100,7 @@ def test_statistics_that_are_one_up_to_shift_and_scale_detect_the_same_texts(sco
 
 def test_each_step_is_a_difference_of_two_rates_and_two_steps_make_the_whole(scores):
     worse = scores.copy()
-    worse.loc[worse["kind"] == MARKED, AT_MOVED] -= 1  # the gradient at θ + ξ loses a standard deviation
+    worse.loc[worse["kind"] == MARKED, AT_MOVED] -= 1  # a gradient at θ + ξ that detects less
     steps = taken_apart.steps(worse, "speeches", 0.05)
     value = steps.set_index("step")["value"]
     rates = taken_apart.rates(taken_apart.detected(worse, "speeches", [0.05]))

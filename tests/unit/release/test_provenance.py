@@ -121,8 +121,7 @@ def test_a_replaced_part_does_not_drown_the_rest(base):
     generator = torch.Generator().manual_seed(0)
     theta[: len(theta) // 2] = 30.0 * torch.randn(*theta[::2].shape, generator=generator)
     found = provenance.weights(base, half, WM, KEYS[:1])
-    expected = (WM.on(base).d / 2) ** 0.5
-    assert found["psi_rows"][0] == pytest.approx(expected, rel=0.12)
+    assert found["psi_rows"][0] == pytest.approx((WM.on(base).d / 2) ** 0.5, rel=0.12)
     assert found["psi"][0] < 4
 
 

@@ -15,19 +15,14 @@ from gaussmark_lib.engine import corpus, packages
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.workbench.runs import notebook as notebooks
 
-FILES = {
-    "__init__": "",
+PACKAGES = ["__init__", "workbench/__init__", "workbench/plots/__init__", "rooms/__init__"]
+FILES = dict.fromkeys([*PACKAGES, "workbench/record", "rooms/one"], "") | {
     "score": "from gaussmark_lib import normal\nfrom gaussmark_lib.keys import Key\npsi = 'x @ g'",
     "normal": "import math",
     "keys": "class Key: pass",
     "unused": "import gaussmark_lib.score",
     "circle": "from gaussmark_lib import score, circle",
-    "workbench/__init__": "",
-    "workbench/plots/__init__": "",
     "workbench/plots/bars": "from gaussmark_lib import unused\nlabel = 'power'",
-    "workbench/record": "",
-    "rooms/__init__": "",
-    "rooms/one": "",
     "rooms/two": "def later():\n    from gaussmark_lib.rooms.one import thing",
 }
 EXPERIMENTS = {

@@ -114,8 +114,7 @@ def test_bad_input_is_a_sentence(panel: Panel, inputs: dict, button: str, senten
         getattr(panel, name).value = value
     press(panel, button)
     messages = {"generate": panel.writing.message.value, "test": panel.testing.message.value}
-    message = messages.pop(button)
-    assert re.search(f'role="alert".*{sentence}', message.lower())
+    assert re.search(f'role="alert".*{sentence}', messages.pop(button).lower())
     assert [*messages.values()] == [""], "an error stands beside its own button"
     assert ("Traceback" in shown(panel), panel.generate.disabled) == (False, False)
     assert panel.writing.output.value == panel.testing.output.value == ""

@@ -1,0 +1,42 @@
+"""A trained watermark: the gradient of its aim, and that training comes nearer to the aim."""
+
+import pytest
+import tiny_lm
+import torch
+
+from gaussmark_experiments import learned_mark
+from gaussmark_lib import divergence, generate, perturb
+from gaussmark_lib.keys import Key
+from gaussmark_lib.weights import Watermark
+
+MODEL = tiny_lm.build().model
+WM, KEY, PROMPTS = Watermark(tiny_lm.WEIGHT, 0.3), Key.from_seed(1), [[5, 6], [8], [9, 3, 4]]
+
+
+def aim(mark, xi, texts):
+    """KL(q ‖ p) − E_q r, mean over positions, text by text."""
+    total = 0.0
+    for pair in zip(PROMPTS, texts, strict=True):
+        inputs, is_token = divergence.laid_out(MODEL, [pair])
+        logits = [divergence.logits(MODEL, inputs, 6).log_softmax(-1)]
+        for moved in (mark, 0.1 * xi, -0.1 * xi):
+            with perturb.moved(WM.on(MODEL), [moved]):
+                logits.append(divergence.logits(MODEL, inputs, 6).log_softmax(-1))
+        p, q, above, below = logits
+        total += divergence.summed(q, p, is_token)[0] - (q.exp() * (above - below)).sum() / 0.2
+    return float(total) / 18
+
+
+@torch.no_grad()
+def test_the_gradient_is_that_of_the_aim_and_training_comes_nearer_to_it():
+    xi = perturb.noise(MODEL, WM, KEY)
+    texts = generate.sample(MODEL, PROMPTS, 6, marks=[(WM, KEY)] * 3, seed=0)
+    slope = learned_mark.gradient(MODEL, WM.on(MODEL), xi, xi, PROMPTS, texts)
+    step = 0.02 * slope / slope.norm()
+    rise = (aim(xi + step, xi, texts) - aim(xi - step, xi, texts)) / 0.04
+    assert rise == pytest.approx(float(slope.norm()), rel=0.02)
+    mark = learned_mark.trained(MODEL, WM, KEY, PROMPTS, 6, n_steps=20, batch_size=3, rate=0.02)
+    assert aim(mark, xi, texts) < aim(xi, xi, texts)
+    expected = divergence.per_text(MODEL, PROMPTS, texts, marks=[(WM, KEY)] * 3)
+    found = learned_mark.prices(MODEL, WM.on(MODEL), xi, PROMPTS, texts)
+    assert found == pytest.approx(expected, rel=1e-4)
