@@ -225,6 +225,23 @@ def of_keys(
     return pd.concat(tables, ignore_index=True)
 
 
+def efficiencies(table: pd.DataFrame) -> pd.DataFrame:
+    """Return mean ψ / √(2 · price) of plain noise and of trained marks (:func:`of_keys`): ``mark``,
+    and an estimate with an interval over keys, where there are at least three.
+    """
+    rows = []
+    for mark, cell in table.groupby("mark", sort=False):
+        by_key = cell.groupby("key")[["psi", "nats"]].mean().to_numpy()
+        estimate = stats.interval(by_key, _efficiency)
+        rows.append({"mark": mark} | estimate.row())
+    return pd.DataFrame(rows)
+
+
+def _efficiency(rows: Float[np.ndarray, "keys two"]) -> float:
+    psi, nats = rows.mean(axis=0)
+    return psi / np.sqrt(2 * nats)
+
+
 def gain(table: pd.DataFrame) -> stats.Estimate:
     """Divide mean ψ / √(2 · price) of trained marks by that of plain noise (:func:`of_keys`). To
     first order, both are 1. The interval is over keys.
