@@ -57,7 +57,7 @@ def test_the_meaning_of_a_text_is_one_and_of_another_text_zero():
     nats = -likelihood.log_probabilities(LM.model, [read], [LM.encode(TEXTS[2])])[0].mean()
     gained = judge.of_another[2] - nats
     assert judge.likeness(["", "", "copy"])["gained"][2] == pytest.approx(gained)
-    with pytest.raises(InvalidTextError, match="at least two texts to compare, got 1"):
+    with pytest.raises(InvalidTextError, match="at least two texts, got 1"):
         rewriting.Judge(LM, TEXTS[:1])
 
 
