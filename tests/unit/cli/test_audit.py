@@ -51,7 +51,7 @@ def test_the_card_is_that_of_the_key_and_holds_no_secret(tmp_path, lm, capsys, m
     gradients = sorted(score.gradients(lm.model, *pairs, WM), key=lambda G: G.text)
     units = np.stack([(G.G / G.norm).flatten().double() for G in gradients])
     r = np.linalg.solve(np.linalg.cholesky(units @ units.T), psi)
-    assert row["this key"] == stats.interval(psi >= norm.isf(0.05)[:, 0]).row()
+    assert row["this key"] == stats.interval((psi >= norm.isf(0.05))[:, 0]).row()
     assert row["this key, stream"] == stats.interval(r[:, 0] >= norm.isf(0.05)).row()
     assert row["threshold"] == 0, "too few texts to say"
     assert "flagged" in out
