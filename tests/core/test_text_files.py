@@ -124,9 +124,8 @@ BAD = {  # name: content, what the error says
     "deep.json": (b"[" * 100_000, "broken JSON"),
     "binary.dat": (bytes(range(256)), "expected UTF-8 text"),
 }
-BAD_FILES = Path(__file__).with_name("bad_files.toml").read_text(encoding="utf-8")
-for bad_name, (bad_text, says) in tomllib.loads(BAD_FILES).items():
-    BAD[bad_name] = (bad_text.encode("latin-1"), says)
+BAD_FILES = tomllib.loads(Path(__file__).with_name("bad_files.toml").read_text(encoding="utf-8"))
+BAD |= {name: (text.encode("latin-1"), says) for name, (text, says) in BAD_FILES.items()}
 
 
 @pytest.mark.parametrize("name", BAD)

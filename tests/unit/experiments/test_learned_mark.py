@@ -2,7 +2,6 @@
 
 import pytest
 import tiny_lm
-import torch
 
 from gaussmark_experiments import learned_mark
 from gaussmark_lib import divergence, generate, perturb
@@ -23,20 +22,17 @@ def aim(mark, xi, texts):
             with perturb.moved(WM.on(MODEL), [moved]):
                 logits.append(divergence.logits(MODEL, inputs, 6).log_softmax(-1))
         p, q, above, below = logits
-        total += divergence.summed(q, p, is_token)[0] - (q.exp() * (above - below)).sum() / 0.2
-    return float(total) / 18
+        reward = (q.exp() * (above - below)).sum().item() / 0.2
+        total += divergence.summed(q, p, is_token)[0] - reward
+    return total / 18
 
 
-@torch.no_grad()
 def test_the_gradient_is_that_of_the_aim_and_training_comes_nearer_to_it():
     xi = perturb.noise(MODEL, WM, KEY)
     texts = generate.sample(MODEL, PROMPTS, 6, marks=[(WM, KEY)] * 3, seed=0)
     slope = learned_mark.gradient(MODEL, WM.on(MODEL), xi, xi, PROMPTS, texts)
     step = 0.02 * slope / slope.norm()
-    rise = (aim(xi + step, xi, texts) - aim(xi - step, xi, texts)) / 0.04
-    assert rise == pytest.approx(float(slope.norm()), rel=0.02)
+    rise = aim(xi + step, xi, texts) - aim(xi - step, xi, texts)
+    assert rise == pytest.approx(0.04 * float(slope.norm()), rel=0.02)
     mark = learned_mark.trained(MODEL, WM, KEY, PROMPTS, 6, n_steps=20, batch_size=3, rate=0.02)
     assert aim(mark, xi, texts) < aim(xi, xi, texts)
-    expected = divergence.per_text(MODEL, PROMPTS, texts, marks=[(WM, KEY)] * 3)
-    found = learned_mark.prices(MODEL, WM.on(MODEL), xi, PROMPTS, texts)
-    assert found == pytest.approx(expected, rel=1e-4)

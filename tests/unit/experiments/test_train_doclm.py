@@ -62,9 +62,8 @@ def test_a_mean_cosine_leaves_out_a_text_and_itself():
 
 
 def test_no_file_of_the_pilot_is_measured():
-    embedded = models.load("doclm")
-    _, of_pilot = pairs.passages(embedded, "source", 40, 16, 128, seed=0)
-    _, measured = train_doclm.files_outside_pilot(embedded, 30, seed=0)
+    _, of_pilot = pairs.passages(models.load("doclm"), "source", 40, 16, 128, seed=0)
+    _, measured = train_doclm.files_outside_pilot(models.load("doclm"), 30, seed=0)
     assert len({*map(tuple, measured)} - {*map(tuple, of_pilot)}) == 30
 
 
