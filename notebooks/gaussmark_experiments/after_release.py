@@ -15,15 +15,18 @@ A *release* is the checkpoint of one key. Its texts are not independent, so inte
 release.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache, partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from IPython.display import Markdown
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from scipy.stats import binomtest, norm
@@ -56,7 +59,7 @@ from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench import claims, runs
 from gaussmark_lib.workbench import pairs as several
-from gaussmark_lib.workbench.answers import THIS_RUN, beside
+from gaussmark_lib.workbench.answers import THIS_RUN, beside, listed, title
 from gaussmark_lib.workbench.pairs import Pairs
 from gaussmark_lib.workbench.plots.panels import panels
 
@@ -97,7 +100,8 @@ LARGER = "doclm, three larger runs"
 ANSWERS = "ψ of answers "
 OVER_FORECAST = ", divided by the forecast"
 NOTEBOOK = "14_after_release"
-CURVE = "after_release_curve"  # the records of the section on a curve over steps
+# the records of the section on a curve over steps: a record for each curve of a model
+CURVES = tuple(f"after_release_curve{ending}" for ending in ("", "_full", "_news", "_answers"))
 MOST_STEPS = 60  # of the curves whose ranges were chosen
 SHARE_LEFT = {FULL: (0.3, 0.8), LORA: (0.6, 1.0)}  # expected after these steps
 Attack = Callable[[PreTrainedModel], PreTrainedModel]
@@ -565,6 +569,21 @@ def curves_in_words(curve: pd.DataFrame, level: float) -> str:
     return ". ".join(sentences)
 
 
+def curves_in_all_runs(curve: pd.DataFrame, level: float, model: str) -> Markdown:
+    """Say it (:func:`curves_in_words`) of the records of each model, and then of this run.
+
+    Args:
+        curve: ``Curves.texts`` of this run.
+        level: of detection.
+        model: the name of this run's model.
+    """
+    said = defaultdict(list)
+    for run in chain.from_iterable(map(runs.references, CURVES)):
+        said[title(run)].append(curves_in_words(run.table("curve"), level))
+    joined = {name: ". ".join(sentences) for name, sentences in said.items()}
+    return listed(joined, curves_in_words(curve, level), model)
+
+
 def worded_rivals() -> str:
     """Return what others report about fine-tuning, in words."""
     sentences = []
@@ -608,7 +627,8 @@ def outcomes_of_curves(
 
 def draw_curves(points: pd.DataFrame, caption: str) -> Figure:
     """Draw the points of this run under those of the records (:func:`along_curves`)."""
-    table = beside(points, CURVE, "curve_points")
+    tables = [beside(points, name, "curve_points") for name in CURVES]
+    table = pd.concat(tables, ignore_index=True).drop_duplicates()  # this run is in each
     titles = table["run"] + ", " + table["curve"] + ": " + table["quantity"]
     table = table.assign(title=titles).sort_values(["run", "curve"], kind="stable")
     return panels(
