@@ -74,6 +74,7 @@ COLUMNS = ("GaussMark", AT_COST, "KGW-1", "KGW-2", "SynthID", "Gumbel-max")  # o
 # Names of the two costs. The first has the number of its texts in brackets.
 UNDER_ONE_KEY = "KL under one key"
 OVER_KEYS = "Δ cross-entropy over keys"
+GREEDY = "detection at temperature 0"
 STATISTIC = "statistic"  # a measure: ψ, or KGW's z
 TASKS = {  # kind of answer: (forms of a request, subjects)
     "code": (
@@ -1509,7 +1510,12 @@ def measures(
     """
     needed = needed_by_scheme(lengths, LEVELS[0])
     note = f"until half of {lengths['text'].nunique()} texts are detected at level 0.01"
-    parts = [needed.assign(measure="tokens needed", note=note, sign=-1)]
+    note_of_known = f"{note}; GaussMark's test knows the prompt"
+    parts = [needed.assign(measure="tokens needed", note=note_of_known, sign=-1)]
+    if NO_PROMPT in set(needed["scheme"]):
+        is_ours = needed["scheme"].isin(["GaussMark", AT_COST])
+        rows = needed[~is_ours].replace({"scheme": {NO_PROMPT: "GaussMark"}})
+        parts.append(rows.assign(measure="tokens needed without the prompt", note=note, sign=-1))
 
     is_change = costs["cost"] == OVER_KEYS
     for name, rows in (("cost over keys", costs[is_change]), (UNDER_ONE_KEY, costs[~is_change])):
@@ -1519,6 +1525,8 @@ def measures(
             for row in rows.itertuples()
         ]
         part = rows.assign(measure=name, note=note, sign=-1, in_words=in_words_of_rows)
+        if name == UNDER_ONE_KEY:  # σ was solved for KGW-1's: nothing to compare
+            part.loc[part["scheme"] == "KGW-1", ["low", "high"]] = np.nan
         parts.append(part)
 
     if equivalent is not None:  # older records lack it
@@ -1535,7 +1543,7 @@ def measures(
 
     greedy = ways_of(ways).query("way == 'temperature 0'")
     if len(greedy):
-        parts.append(_shares_in_words(greedy, "detection at temperature 0", "share of texts"))
+        parts.append(_shares_in_words(greedy, GREEDY, "share of texts"))
 
     worst = worst_keys(one_key)
     worst = worst.sort_values("value", ascending=False).drop_duplicates("scheme")
@@ -1595,8 +1603,8 @@ def at_a_glance(notebook: str) -> HTML:
     where GaussMark loses and wins.
     """
     table = []
-    # the equivalent temperatures may have a record of their own
-    corrections = {answers.title(run): run for run in runs.references(CORRECTION)}
+    # less and less choice has a record of its own
+    of_choice = {answers.title(run): run for run in runs.references(ENTROPY)}
     for run in runs.references(notebook):
         parameters = inspect.signature(measures).parameters
         tables = {name: run.table(name) for name in parameters if answers.has_table(run, name)}
@@ -1605,13 +1613,8 @@ def at_a_glance(notebook: str) -> HTML:
         ]
         if not set(needed) <= set(tables):
             continue
-        warmth = corrections[answers.title(run)]
-        if answers.has_table(warmth, "equivalent"):
-            tables["equivalent"] = warmth.table("equivalent")
+        tables["ways"] = of_choice[answers.title(run)].table("ways")
         found = measures(**tables)
-        is_warmth = found["measure"] == "equivalent temperature"
-        of_section = found["note"] + ", σ as in section 10"
-        found["note"] = found["note"].mask(is_warmth, of_section)
         for measure, rows in found.groupby("measure", sort=False):
             by_outcome = {}
             for name, outcome in outcomes(rows).items():
@@ -1636,6 +1639,7 @@ def at_a_glance(notebook: str) -> HTML:
 def against(rivals: Sequence[str], **tables: pd.DataFrame) -> str:
     """Word where GaussMark loses to each rival, where it wins, and what is not decided."""
     found = measures(**tables)
+    found = found[found["measure"] != GREEDY]  # section 8 compares it in a record of its own
     # without the intervals
     found = found.assign(short=found["in_words"].str.partition(" (")[0])
     sentences = []

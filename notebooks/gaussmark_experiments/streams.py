@@ -506,7 +506,8 @@ def loss_in_words(c: float, model: str) -> Markdown:
     """Say for each record and for this run after how many watermarked texts half of ψ is gone."""
 
     def half_gone(c: float) -> str:
-        return f"c = {c:.5f}: half of ψ is gone after about 1/c = {1 / c:,.0f} watermarked texts."
+        n_texts = f"{1 / c:,.0f}"
+        return f"c = {c:.5f}, so in theory half of ψ is gone after 1/c = {n_texts} watermarked texts."
 
     found = {answers.title(run): half_gone(run.results["c"]) for run in runs.references(NOTEBOOK)}
     return answers.listed(found, half_gone(c), model)

@@ -6,7 +6,7 @@ repeats its answer only for the very same text.
 Texts that share runs of three tokens form a *neighbourhood*. Two texts are neighbours if they share
 at least a fifth of the runs of the shorter text. A text joins every neighbourhood that holds a
 neighbour of it, and begins a new neighbourhood if there is none. Neighbourhoods are never merged.
-The j-th query of a neighbourhood is tested by plain ψ at the level
+The j-th query of a neighbourhood is tested by ψ at the level
 
     α_j = α (1/√j − 1/√(j + 1)),   Σ_j α_j = α
 
