@@ -38,6 +38,7 @@ from gaussmark_lib.weights import PlacedWatermark, Watermark
 NOISE = "plain noise"
 TRAINED = "trained"
 STEP = 0.1  # of the central difference along ξ
+FEWEST_KEYS = 4  # fewer have no useful interval
 SCALES = (0.6, 0.8, 1.0, 1.2)  # of plain noise: its ψ at several prices
 GAIN = "mean ψ of the trained mark, divided by that of plain noise at the same price"
 
@@ -212,13 +213,15 @@ def of_keys(
 
 def at_prices(table: pd.DataFrame) -> pd.DataFrame:
     """Return a point for each mark and scale of :func:`of_keys`: ``mark, scale, nats`` (the mean
-    price) and an estimate of mean ψ over keys.
+    price) and an estimate of mean ψ over keys, without an interval if there are few keys.
     """
     rows = []
     for (mark, scale), cell in table.groupby(["mark", "scale"]):
         psi = stats.interval(cell["psi"].to_numpy(), cluster=cell["key"])
         rows.append({"mark": mark, "scale": scale, "nats": cell["nats"].mean()} | psi.row())
-    return pd.DataFrame(rows)
+    points = pd.DataFrame(rows)
+    few = points["n"] < FEWEST_KEYS
+    return points.assign(**{end: points[end].mask(few) for end in ("low", "high")})
 
 
 def gain(table: pd.DataFrame) -> stats.Estimate:
@@ -242,13 +245,13 @@ def gain(table: pd.DataFrame) -> stats.Estimate:
     return stats.interval(np.hstack([*of_noise, *of_mark]), of_means)
 
 
-def in_words(table: pd.DataFrame) -> str:
+def in_words(learned: pd.DataFrame) -> str:
     """Say what training changed, in one run's table of :func:`of_keys`."""
-    means = table.groupby(["mark", "scale"])[["psi", "nats"]].mean()
+    means = learned.groupby(["mark", "scale"])[["psi", "nats"]].mean()
     noise, mark = means.loc[(NOISE, 1.0)], means.loc[(TRAINED, 1.0)]
+    moved = learned["moved"].mean()
     return (
         f"the key's noise: ψ {noise.psi:.2f} for {noise.nats:.3f} nats per token; the trained mark:"
         f" ψ {mark.psi:.2f} for {mark.nats:.3f}. At equal price, trained divided by plain:"
-        f" **{gain(table)}** keys. Training moved the mark by {table['moved'].mean():.0%} of the"
-        " noise's length"
+        f" **{gain(learned)}** keys. Training moved the mark by {moved:.0%} of the noise's length"
     )

@@ -507,7 +507,9 @@ def loss_in_words(c: float, model: str) -> Markdown:
 
     def half_gone(c: float) -> str:
         n_texts = f"{1 / c:,.0f}"
-        return f"c = {c:.5f}, so in theory half of ψ is gone after 1/c = {n_texts} watermarked texts."
+        return (
+            f"c = {c:.5f}, so in theory half of ψ is gone after 1/c = {n_texts} watermarked texts."
+        )
 
     found = {answers.title(run): half_gone(run.results["c"]) for run in runs.references(NOTEBOOK)}
     return answers.listed(found, half_gone(c), model)

@@ -1,6 +1,8 @@
 """Characters that software puts in place of a model's own: their count, and what they become."""
 
 import textwrap
+import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,9 @@ from gaussmark_lib.engine import typography
 PLAIN = 'He said: "It\'s the first-class office..." - and left – or so.'
 WORDS = "The mean of all the values that are in the table is returned as a list of numbers. " * 4
 WORDS = WORDS.rstrip()
+ORDINARY = tomllib.loads(Path(__file__).with_name("ordinary.toml").read_text(encoding="utf-8"))[
+    "texts"
+]
 
 
 @pytest.mark.parametrize(
@@ -43,21 +48,7 @@ def test_wrapped_paragraphs_are_joined(width, n_paragraphs):
     assert typography.unusual(wrapped) == {"hard line break": n_breaks}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        PLAIN,
-        WORDS,
-        " begins with a space, as a continuation does",
-        "Shall I compare thee to a summer's day?\nThou art more lovely and more temperate:\nRough.",
-        "- one item of a list that is rather long, as it happens\n- two",
-        "def f(x):\n    return the_mean_of_all_the_values_that_are_in_the_table(x)\n",
-        "one\n",
-        "",
-        "中文\u3000文字，“引”以外。".replace("“", "").replace("”", ""),
-        "می\u200cخواهم 👩\u200d💻",
-    ],
-)
+@pytest.mark.parametrize("text", [PLAIN, WORDS, *ORDINARY["texts"]])
 def test_plain_text_stays_as_it_is(text):
     assert typography.normalised(text) == text
     assert typography.unusual(text) == {}
