@@ -13,9 +13,7 @@ from gaussmark_lib.engine import typography
 PLAIN = 'He said: "It\'s the first-class office..." - and left – or so.'
 WORDS = "The mean of all the values that are in the table is returned as a list of numbers. " * 4
 WORDS = WORDS.rstrip()
-ORDINARY = tomllib.loads(Path(__file__).with_name("ordinary.toml").read_text(encoding="utf-8"))[
-    "texts"
-]
+ORDINARY = tomllib.loads(Path(__file__).with_name("ordinary.toml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
