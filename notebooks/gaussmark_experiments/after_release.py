@@ -97,6 +97,8 @@ CONTROL = "base, trained alike"
 POOLED = "after_release_pooled"
 ENGINE = "after_release_engine"
 LARGER = "doclm, three larger runs"
+REAL = "SmolLM2, reference"
+ATTACKS = "after_release_attacks"  # the record of sections 1 to 5 on SmolLM2
 ANSWERS = "ψ of answers "
 OVER_FORECAST = ", divided by the forecast"
 NOTEBOOK = "14_after_release"
@@ -776,23 +778,38 @@ def worded_forecasts(quotients: Mapping[str, stats.Estimate], pooled: stats.Esti
 def in_all_runs(
     kind: str, here: Mapping[str, object], others: Sequence[str] = (), title: str = ""
 ) -> pd.DataFrame:
-    """Return numbers of attacks (rows) in the pooled record of doclm and in this run (columns).
+    """Return numbers of attacks (rows) in the records and in this run (columns).
 
     Args:
         kind: ``texts`` or ``nats`` of :func:`pooled`.
         here: the numbers of this run, by attack.
-        others: further attacks, of the record alone.
+        others: further attacks, of the records alone.
         title: what the numbers are.
     """
-    recorded = _pooled_results().get(kind, {})
+    pooled_record = _pooled_results().get(kind, {})
+    of_doclm = {name: stats.Estimate(**row) for name, row in pooled_record.items()}
+    columns = {REAL: of_real_model(kind), LARGER: of_doclm, THIS_RUN: here}
     rows = {
-        name: {
-            LARGER: str(stats.Estimate(**recorded[name])) if name in recorded else "–",
-            THIS_RUN: str(here.get(name, "–")),
-        }
+        name: {column: str(found.get(name, "–")) for column, found in columns.items() if found}
         for name in dict.fromkeys([*here, *others])
     }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns=title)
+
+
+def of_real_model(kind: str) -> dict[str, stats.Estimate]:
+    """Return numbers of attacks (``texts`` or ``nats`` of :func:`pooled`) in the record of SmolLM2,
+    by attack. There are none without a record.
+    """
+    run = runs.reference(f"{ATTACKS}_smollm2")
+    if not run:
+        return {}
+    table = run.table("attacks")
+    if kind == "texts":
+        return {name: ratio(table, [name]) for name in table["attack"].unique()}
+    return {
+        name: stats.interval(rows["nats"].to_numpy(), cluster=rows["release"])
+        for name, rows in table.groupby("attack")
+    }
 
 
 def _pooled_results() -> dict[str, Any]:
