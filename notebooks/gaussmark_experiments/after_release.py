@@ -786,9 +786,11 @@ def in_all_runs(
         others: further attacks, of the records alone.
         title: what the numbers are.
     """
-    pooled_record = _pooled_results().get(kind, {})
-    of_doclm = {name: stats.Estimate(**row) for name, row in pooled_record.items()}
-    columns = {REAL: of_real_model(kind), LARGER: of_doclm, THIS_RUN: here}
+    columns = {
+        REAL: _recorded(f"{ATTACKS}_smollm2", kind),
+        LARGER: _recorded(POOLED, kind),
+        THIS_RUN: here,
+    }
     rows = {
         name: {column: str(found.get(name, "–")) for column, found in columns.items() if found}
         for name in dict.fromkeys([*here, *others])
@@ -796,25 +798,25 @@ def in_all_runs(
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns=title)
 
 
-def of_real_model(kind: str) -> dict[str, stats.Estimate]:
-    """Return numbers of attacks (``texts`` or ``nats`` of :func:`pooled`) in the record of SmolLM2,
-    by attack. There are none without a record.
+def _recorded(name: str, kind: str) -> dict[str, stats.Estimate]:
+    """Numbers of attacks in a record, by attack; none without a record."""
+    run = runs.reference(name)
+    rows = run.results.get(kind, {}) if run else {}
+    return {attack: stats.Estimate(**row) for attack, row in rows.items()}
+
+
+def shares_and_prices(table: pd.DataFrame) -> dict[str, dict[str, stats.Estimate]]:
+    """Return what is left of ψ in texts, and what human text pays, to be recorded: ``texts`` and
+    ``nats`` of :func:`pooled`, by attack.
+
+    Args:
+        table: of :func:`measured`.
     """
-    run = runs.reference(f"{ATTACKS}_smollm2")
-    if not run:
-        return {}
-    table = run.table("attacks")
-    if kind == "texts":
-        return {name: ratio(table, [name]) for name in table["attack"].unique()}
-    return {
-        name: stats.interval(rows["nats"].to_numpy(), cluster=rows["release"])
-        for name, rows in table.groupby("attack")
-    }
-
-
-def _pooled_results() -> dict[str, Any]:
-    run = runs.reference(POOLED)
-    return run.results if run else {}
+    shares, prices = {}, {}
+    for name, rows in table.groupby("attack", sort=False):
+        shares[name] = ratio(table, [name])
+        prices[name] = stats.interval(rows["nats"].to_numpy(), cluster=rows["release"])
+    return {"texts": shares, "nats": prices}
 
 
 def worded_student() -> str:

@@ -112,6 +112,10 @@ def test_estimates_are_over_releases(table):
     assert found.value[HALF] == pytest.approx(rows["psi"].mean())
     price = after_release.ratio(table, [HALF], "nats", "removed")
     assert price.value == pytest.approx(rows["nats"].mean() / rows["removed"].mean())
+    recorded = after_release.shares_and_prices(table)
+    assert recorded["texts"][HALF] == kept
+    assert recorded["nats"][HALF].value == pytest.approx(rows["nats"].mean())
+    assert recorded["nats"][HALF].n == 3
 
 
 def test_unmarked_models_are_tested_where_an_attack_changes_them(made):
