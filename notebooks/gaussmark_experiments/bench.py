@@ -65,7 +65,7 @@ STEPS = 200
 LORA_RANK = 8
 N_TRAINING = 48
 TRAINING_TOKENS = 128
-TRAINING_BATCH = 4
+TRAINING_BATCH = 1
 # Two tests of the same texts share the forward pass.
 FAMILY = ("GaussMark", "GaussMark, sharper")
 
