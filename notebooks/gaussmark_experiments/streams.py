@@ -33,6 +33,7 @@ from gaussmark_lib.workbench.plots.panels import panels
 from gaussmark_lib.workbench.words import number
 
 NOTEBOOK = "18_streams"
+BETS = "streams_bets"  # the record on doclm that has eight bets at once
 SHARE = 0.1  # π, the share of marked texts that the evidence bets on
 # Names of stopping rules, as tables show them.
 BET = "E ≥ 20 at any time"
@@ -387,7 +388,7 @@ def relative(found: pd.DataFrame, every: int, horizon: int = HORIZON) -> stats.E
 
 def draw_gained(gained: pd.DataFrame, caption: str) -> Figure:
     """Draw the :func:`medians` of the notebook's records and of this run."""
-    table = answers.beside(gained, NOTEBOOK, "gained")
+    table = answers.beside(gained, BETS, "gained")
     figure = panels(
         table.assign(every=table["every"] + " watermarked"),
         "every",

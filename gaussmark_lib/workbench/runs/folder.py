@@ -42,6 +42,7 @@ SECTIONS = {
     "kgw_baseline_correction": "kgw_baseline",
     "kgw_baseline_entropy": "kgw_baseline",
     "after_release_attacks": "after_release",
+    "streams_bets": "streams",
 }
 RECORD_FILES = ("status", "params", "results")  # each a .json file; status is written last
 # in the order of a report: a reader should see first what did not come out as expected
