@@ -22,6 +22,7 @@ of notebook 11 is ``widgets.playground``. Programs without a notebook and folder
 ``sharper_test``           17: which direction detects most, without edits and after edits
 ``streams``                18: a stream of texts, and what an attacker gains by queries
 ``taken_apart``            19: ψ and the likelihood ratio, with exact and empirical thresholds
+``learned_mark``           19: what training the marked matrix gains over plain noise
 ``train_doclm``            20: how good a trained model is (its training: ``doclm``)
 ``bench``                  ``gaussmark bench``: one table of watermarks for a model
 ``bench_words``            its headings, and what a reader must know
@@ -30,7 +31,6 @@ of notebook 11 is ``widgets.playground``. Programs without a notebook and folder
 ``likeness``               how much a model is like doclm, for a page of the site
 ``first_glance``           the README's picture, of a record of 00
 ``references``             the records in git: which are of older code; stamped, pooled
-``learned_mark``           a watermark that is trained; no notebook uses it yet
 ``outcomes``               every outcome that a record ever had, from the history of this repository
 ``promised_power``         does the power that ``detect`` promises come true, over fresh keys?
 ``gpu_report``             ``make gpu-report``: time and memory of a large model on a GPU
