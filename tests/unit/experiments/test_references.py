@@ -59,14 +59,15 @@ def test_the_pooled_tables_are_those_of_the_commits_that_it_names(pooled, tmp_pa
         pd.testing.assert_frame_equal(pooled.table(name), table, check_dtype=False)
 
 
-def test_security_prints_the_pooled_figures(pooled):
+def test_security_prints_the_figures_of_attacks_on_smollm2():
     """The page is read where it lies, so its numbers are typed."""
     page = (files.ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    texts, nats = pooled.results["texts"], pooled.results["nats"]
+    attacks = references.records()["after_release_attacks_smollm2"].results
+    texts, nats = attacks["texts"], attacks["nats"]
     phrases = [
-        f"rounding to 4 bits leaves {_short(texts['4 bits'])}",
+        f"{_short(texts['fine-tuned, 40 steps'])} after 40 of full fine-tuning",
         f"singular values leaves {_short(texts['shrunk'])}",
-        f"at a price of {_short(nats['shrunk'], 4)} nats per token of human text",
+        f"at {_short(nats['shrunk'], 3)} nats per human token",
     ]
     assert [phrase for phrase in phrases if phrase not in page] == []
 
