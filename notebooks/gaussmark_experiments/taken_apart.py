@@ -60,6 +60,7 @@ TO_RATIO = "then the ratio, not ψ at θ"
 TO_BOTH = "both: the ratio, not ψ at θ + ξ"
 TO_EXACT = "ψ at θ: exact threshold"
 TO_KNOWN = "ψ at θ, exact: prompt known"
+N_DRAWS = 2000  # of the bootstrap for thresholds from human texts
 STEPS = {  # step → (prompt, statistic, threshold) after it and before it
     TO_THETA: (
         (UNKNOWN, AT_THETA, EMPIRICAL),
@@ -166,9 +167,13 @@ def thresholds(table: pd.DataFrame, kind: str, level: float) -> pd.DataFrame:
     of_human = table[table["kind"] == kind].groupby("prompt")
     found = {}
     for prompt, rows in of_human:
-        k = int(level * (len(rows) + 1) + 1e-9)
-        found[prompt] = {name: np.sort(rows[name])[-k] if k else np.nan for name in STATISTICS}
+        found[prompt] = {name: _threshold(rows[name].to_numpy(), level) for name in STATISTICS}
     return pd.DataFrame(found).T[list(STATISTICS)]
+
+
+def _threshold(values: np.ndarray, level: float) -> float:
+    k = int(level * (len(values) + 1) + 1e-9)
+    return np.sort(values)[-k] if k else np.nan
 
 
 def detected(table: pd.DataFrame, kind: str, levels: Sequence[float]) -> pd.DataFrame:
@@ -206,21 +211,58 @@ def rates(hits: pd.DataFrame) -> pd.DataFrame:
 
 
 def gain(
-    hits: pd.DataFrame,
+    table: pd.DataFrame,
+    kind: str,
     level: float,
     new: tuple[str, str, str],
     old: tuple[str, str, str],
 ) -> stats.Estimate:
     """Return how much larger a share of the watermarked texts one test detects than another.
 
+    The interval is over keys. If a test takes its threshold from human texts, this threshold is an
+    estimate, too: a bootstrap draws the keys and the human texts again and, with them, the
+    threshold. No interval if all draws agree.
+
     Args:
+        table: of :func:`measured`.
+        kind: of the human texts that set the thresholds.
         new, old: (prompt, statistic, threshold) of each test.
     """
-    marked = hits[(hits["kind"] == MARKED) & (hits["level"] == level)]
-    of_test = marked.set_index(["prompt", "statistic", "threshold"]).sort_index()
-    columns = [of_test.loc[test].set_index(["key", "text"])["hit"] for test in (new, old)]
-    difference = columns[0] - columns[1]
-    return stats.interval(difference, cluster=difference.index.get_level_values("key"))
+    tests = (new, old)
+    marked = [_grid(table, MARKED, test) for test in tests]
+    human = [_grid(table, kind, test) for test in tests]
+
+    def difference(keys: np.ndarray, texts: np.ndarray) -> np.ndarray:
+        """The difference of each of these keys: its mean over the key's texts."""
+        shares = []
+        for test, of_marked, of_human in zip(tests, marked, human, strict=True):
+            least = stats.threshold(level)
+            if test[2] == EMPIRICAL:
+                drawn = of_human[np.ix_(keys, texts)]
+                least = _threshold(drawn[~np.isnan(drawn)], level)
+            own = of_marked[keys]
+            hits = np.where(np.isnan(own), np.nan, own >= least)
+            shares.append(np.nanmean(hits, axis=1))
+        return shares[0] - shares[1]
+
+    n_keys, n_texts = human[0].shape
+    of_keys = difference(np.arange(n_keys), np.arange(n_texts))
+    if EMPIRICAL not in (new[2], old[2]):
+        return stats.interval(of_keys)
+    rng = np.random.default_rng(0)
+    drawn = [
+        difference(rng.integers(n_keys, size=n_keys), rng.integers(n_texts, size=n_texts)).mean()
+        for _ in range(N_DRAWS)
+    ]
+    low, high = np.percentile(drawn, (2.5, 97.5)) if np.ptp(drawn) else (np.nan, np.nan)
+    return stats.Estimate(float(of_keys.mean()), float(low), float(high), n_keys)
+
+
+def _grid(table: pd.DataFrame, kind: str, test: tuple[str, str, str]) -> np.ndarray:
+    """A test's statistic for the texts of a kind, (keys, texts); NaN where a key has no text."""
+    prompt, statistic, _ = test
+    rows = table[(table["kind"] == kind) & (table["prompt"] == prompt)]
+    return rows.pivot_table(index="key", columns="text", values=statistic).to_numpy()
 
 
 def steps(table: pd.DataFrame, kind: str, level: float) -> pd.DataFrame:
@@ -231,10 +273,9 @@ def steps(table: pd.DataFrame, kind: str, level: float) -> pd.DataFrame:
         table: of :func:`measured`.
         kind: of the human texts that set the thresholds.
     """
-    hits = detected(table, kind, [level])
     rows = []
     for step, (new, old) in STEPS.items():
-        rows.append({"step": step, **gain(hits, level, new, old).row()})
+        rows.append({"step": step, **gain(table, kind, level, new, old).row()})
     return pd.DataFrame(rows)
 
 
@@ -312,14 +353,11 @@ def alarms_less_level(rows: pd.DataFrame, level: float) -> stats.Estimate:
 
 
 def keeps_level(hits: pd.DataFrame, level: float) -> bool:
-    """Return whether the exact test flags no more human texts than chance allows, by the sd of
-    means of keys, which are independent; it fails by chance in one run of 100,000.
+    """Return whether the exact test flags no more human texts than chance allows: the 99.99%
+    interval of their share, over keys, reaches down to the level.
     """
-    rates_of_keys = hits.groupby("key")["hit"].mean()
-    error = max(rates_of_keys.std(ddof=1), np.sqrt(level * (1 - level))) / np.sqrt(
-        len(rates_of_keys)
-    )
-    return bool(rates_of_keys.mean() - level < 4.3 * error)
+    share = stats.interval(hits["hit"] == 1, cluster=hits["key"], confidence=0.9999)
+    return bool(share.low <= level)
 
 
 def apart(table: pd.DataFrame, kind: str) -> pd.DataFrame:

@@ -65,9 +65,9 @@ def test_security_prints_the_figures_of_attacks_on_smollm2():
     attacks = references.records()["after_release_attacks_smollm2"].results
     texts, nats = attacks["texts"], attacks["nats"]
     phrases = [
-        f"{_short(texts['fine-tuned, 40 steps'])} after 40 of full fine-tuning",
+        f"{_short(texts['fine-tuned, 40 steps'])} after 40 steps of full fine-tuning",
         f"singular values leaves {_short(texts['shrunk'])}",
-        f"at {_short(nats['shrunk'], 3)} nats per human token",
+        f"at {_short(nats['shrunk'], 3)} nats per token of human text",
     ]
     assert [phrase for phrase in phrases if phrase not in page] == []
 

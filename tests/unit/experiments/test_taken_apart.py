@@ -89,11 +89,9 @@ def test_statistics_that_are_one_up_to_shift_and_scale_detect_the_same_texts(sco
     at_least = set(hits[hits["level"] == 0.001]["threshold"])
     assert at_least == {taken_apart.EXACT}  # 400 pairs have no threshold at .001
     new, old = (UNKNOWN, RATIO, taken_apart.EMPIRICAL), (UNKNOWN, AT_MOVED, taken_apart.EMPIRICAL)
-    assert taken_apart.gain(hits, 0.05, new, old).value == 0
-    trap = taken_apart.gain(
-        hits, 0.05, (KNOWN, AT_THETA, taken_apart.EXACT), (KNOWN, AT_MOVED, taken_apart.EXACT)
-    )
-    assert trap.low > 0.5
+    assert taken_apart.gain(scores, "speeches", 0.05, new, old).value == 0
+    new, old = (KNOWN, AT_THETA, taken_apart.EXACT), (KNOWN, AT_MOVED, taken_apart.EXACT)
+    assert taken_apart.gain(scores, "speeches", 0.05, new, old).low > 0.5  # the trap
     apart = taken_apart.apart(scores, "speeches").groupby("prompt")["value"]
     assert (apart.max() - apart.min()).max() == pytest.approx(0, abs=1e-9)
 
@@ -109,6 +107,7 @@ def test_each_step_is_a_difference_of_two_rates_and_two_steps_make_the_whole(sco
     gradient = theta - moved
     of_both = value[[taken_apart.TO_THETA, taken_apart.TO_BOTH]]
     assert of_both.tolist() == pytest.approx([gradient, gradient])
+    assert steps["low"][0] < gradient < steps["high"][0]
     assert gradient > 0.1
     # here the ratio is a straight-line function of ψ at θ, and the prompt changes nothing
     assert value[[taken_apart.TO_RATIO, taken_apart.TO_KNOWN]].tolist() == [0, 0]
