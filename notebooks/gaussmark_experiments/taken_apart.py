@@ -250,12 +250,16 @@ def gain(
     if EMPIRICAL not in (new[2], old[2]):
         return stats.interval(of_keys)
     rng = np.random.default_rng(0)
-    drawn = [
-        difference(rng.integers(n_keys, size=n_keys), rng.integers(n_texts, size=n_texts)).mean()
-        for _ in range(N_DRAWS)
-    ]
-    low, high = np.percentile(drawn, (2.5, 97.5)) if np.ptp(drawn) else (np.nan, np.nan)
-    return stats.Estimate(float(of_keys.mean()), float(low), float(high), n_keys)
+    drawn = []
+    for _ in range(N_DRAWS):
+        keys = rng.integers(n_keys, size=n_keys)
+        texts = rng.integers(n_texts, size=n_texts)
+        drawn.append(difference(keys, texts).mean())
+    value = float(of_keys.mean())
+    if np.ptp(drawn) == 0:
+        return stats.Estimate(value, np.nan, np.nan, n_keys)
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return stats.Estimate(value, float(low), float(high), n_keys)
 
 
 def _grid(table: pd.DataFrame, kind: str, test: tuple[str, str, str]) -> np.ndarray:
