@@ -238,12 +238,15 @@ def gain(
         for test, of_marked, of_human in zip(tests, marked, human, strict=True):
             least = stats.threshold(level)
             if test[2] == EMPIRICAL:
-                drawn = of_human[np.ix_(keys, texts)]
-                least = _threshold(drawn[~np.isnan(drawn)], level)
+                drawn = of_human[keys][:, texts]
+                is_there = ~np.isnan(drawn)
+                least = _threshold(drawn[is_there], level)
             own = of_marked[keys]
             hits = np.where(np.isnan(own), np.nan, own >= least)
-            shares.append(np.nanmean(hits, axis=1))
-        return shares[0] - shares[1]
+            share = np.nanmean(hits, axis=1)
+            shares.append(share)
+        by_new, by_old = shares
+        return by_new - by_old
 
     n_keys, n_texts = human[0].shape
     of_keys = difference(np.arange(n_keys), np.arange(n_texts))
@@ -265,8 +268,10 @@ def gain(
 def _grid(table: pd.DataFrame, kind: str, test: tuple[str, str, str]) -> np.ndarray:
     """A test's statistic for the texts of a kind, (keys, texts); NaN where a key has no text."""
     prompt, statistic, _ = test
-    rows = table[(table["kind"] == kind) & (table["prompt"] == prompt)]
-    return rows.pivot_table(index="key", columns="text", values=statistic).to_numpy()
+    of_kind = table[table["kind"] == kind]
+    rows = of_kind[of_kind["prompt"] == prompt]
+    grid = rows.pivot_table(index="key", columns="text", values=statistic)
+    return grid.to_numpy()
 
 
 def steps(table: pd.DataFrame, kind: str, level: float) -> pd.DataFrame:

@@ -90,7 +90,8 @@ def test_statistics_that_are_one_up_to_shift_and_scale_detect_the_same_texts(sco
     assert at_least == {taken_apart.EXACT}  # 400 pairs have no threshold at .001
     new, old = (UNKNOWN, RATIO, taken_apart.EMPIRICAL), (UNKNOWN, AT_MOVED, taken_apart.EMPIRICAL)
     assert taken_apart.gain(scores, "speeches", 0.05, new, old).value == 0
-    new, old = (KNOWN, AT_THETA, taken_apart.EXACT), (KNOWN, AT_MOVED, taken_apart.EXACT)
+    new = (KNOWN, AT_THETA, taken_apart.EXACT)
+    old = (KNOWN, AT_MOVED, taken_apart.EXACT)
     assert taken_apart.gain(scores, "speeches", 0.05, new, old).low > 0.5  # the trap
     apart = taken_apart.apart(scores, "speeches").groupby("prompt")["value"]
     assert (apart.max() - apart.min()).max() == pytest.approx(0, abs=1e-9)
