@@ -323,6 +323,7 @@ def until_found(
     *,
     n_paths: int = N_PATHS,
     horizon: int = HORIZON,
+    of_all_keys: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Count the texts until E reaches 20, for one bet and for the mixture, in longer streams than
@@ -332,6 +333,10 @@ def until_found(
     innovations and λ. The innovations of human texts have their law, N(0, 1), and the λ of measured
     human texts. Both kinds of bets see the same streams.
 
+    Args:
+        of_all_keys: draw the watermarked texts of each stream from those of all keys. The few texts
+            of one key can all have little evidence by chance; then each of its streams has little.
+
     Returns:
         ``key_id, every, bet, texts``, one row per path. ``texts`` is infinite if E stays below 20
         for ``horizon`` texts.
@@ -340,7 +345,9 @@ def until_found(
     densest = streams[streams["every"] == streams["every"].min()]
     of_humans = densest.loc[~densest["marked"], "promised"].to_numpy()
     tables = []
-    for key_id, marked in densest[densest["marked"]].groupby("key_id"):
+    of_any_key = densest[densest["marked"]]
+    for key_id, of_key in of_any_key.groupby("key_id"):
+        marked = of_any_key if of_all_keys else of_key
         of_marked = marked[["innovation", "promised"]].fillna(0.0).to_numpy()
         for every in rarities:
             r = rng.standard_normal((n_paths, horizon))

@@ -81,8 +81,7 @@ def test_a_threshold_holds_the_level_on_further_texts_of_a_kind():
     there = row["level there"]
     assert there["low"] < 0.05 < there["high"]
     assert np.mean(kept) == pytest.approx(there["value"], abs=0.005)
-    within = [there["low"] < share < there["high"] for share in kept]
-    assert np.mean(within) > 0.85
+    assert np.mean([there["low"] < share < there["high"] for share in kept]) > 0.85
 
 
 def test_where_the_level_itself_is_the_threshold_its_false_alarms_are_the_measured_ones():

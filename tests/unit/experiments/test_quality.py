@@ -72,8 +72,7 @@ def test_a_passage_is_read_under_its_own_key_and_under_the_base_model(marks):
 def test_every_contender_writes_under_each_key_and_the_draws_differ(marks, written):
     references, texts = written
     assert list(texts) == [compare.CONTROL, "base, temperature 0.5", *marks]
-    draws = [*references, texts[compare.CONTROL]]
-    assert len({str(draw) for draw in draws}) == 3
+    assert len({str(draw) for draw in [*references, texts[compare.CONTROL]]}) == 3
     assert all(len(own) == 36 and {len(ids) for ids in own} == {N_TOKENS} for own in texts.values())
     # random numbers: three draws, then the temperature, then GaussMark with a key per row
     cooler = generate.sample(LM.model, PROMPTS, N_TOKENS, seed=10_000 * SEED + 3, temperature=0.5)
