@@ -66,8 +66,10 @@ def test_security_prints_the_figures_of_attacks_on_smollm2():
     texts, nats = attacks["texts"], attacks["nats"]
     phrases = [
         f"{_short(texts['fine-tuned, 40 steps'])} after 40 steps of full fine-tuning",
-        f"singular values leaves {_short(texts['shrunk'])}",
-        f"at {_short(nats['shrunk'], 3)} nats per token of human text",
+        f"{_short(texts['half the base'])} is left after averaging with the base",
+        f"{_short(texts['shrunk'])} if an attacker shrinks the singular values",
+        f"{_short(texts['one matrix retrained'])} if the attacker trains this matrix again",
+        f"at {_short(nats['one matrix retrained'])} nats per token of human text",
     ]
     assert [phrase for phrase in phrases if phrase not in page] == []
 
