@@ -39,6 +39,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from gaussmark_experiments import intervals
 from gaussmark_experiments.kgw_baseline import continued, stock_generate
 from gaussmark_lib import (
     generate,
@@ -647,8 +648,10 @@ def draw_curves(points: pd.DataFrame, caption: str) -> Figure:
 
 
 def means(table: pd.DataFrame, column: str, by: Sequence[str] = ("attack",)) -> pd.DataFrame:
-    """Return ``pairs.means`` of rows that belong to releases."""
-    return several.means(table, by, column, "release")
+    """Return ``pairs.means`` of rows that belong to releases, without intervals of a few
+    releases.
+    """
+    return intervals.rows_of_enough(several.means(table, by, column, "release"))
 
 
 def ratio(
@@ -767,11 +770,13 @@ def worded_forecasts(quotients: Mapping[str, stats.Estimate], pooled: stats.Esti
     )
     if pooled is None:
         return f"{covered} no attack has two predictions that differ by more than 5%."
-    of_attacks = "; ".join(f"{name} {quotient}" for name, quotient in quotients.items())
+    of_attacks = "; ".join(
+        f"{name} {intervals.of_enough(quotient)}" for name, quotient in quotients.items()
+    )
     return (
         f"{covered} the two predictions differ by more than 5% for {', '.join(quotients)}. For"
         " these attacks together, measured ψ divided by the prediction from probabilities is"
-        f" **{pooled}** releases ({of_attacks})."
+        f" **{intervals.of_enough(pooled)}** releases ({of_attacks})."
     )
 
 
@@ -782,20 +787,24 @@ def in_all_runs(
 
     Args:
         kind: ``texts`` or ``nats`` of :func:`pooled`.
-        here: the numbers of this run, by attack.
+        here: the numbers of this run, by attack; without intervals of a few releases.
         others: further attacks, of the records alone.
         title: what the numbers are.
     """
     columns = {
         REAL: _recorded(f"{ATTACKS}_smollm2", kind),
         LARGER: _recorded(POOLED, kind),
-        THIS_RUN: here,
+        THIS_RUN: {name: _of_enough(number) for name, number in here.items()},
     }
     rows = {
         name: {column: str(found.get(name, "–")) for column, found in columns.items() if found}
         for name in dict.fromkeys([*here, *others])
     }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns=title)
+
+
+def _of_enough(number: object) -> object:
+    return intervals.of_enough(number) if isinstance(number, stats.Estimate) else number
 
 
 def _recorded(name: str, kind: str) -> dict[str, stats.Estimate]:
@@ -845,8 +854,9 @@ def worded_greedy(greedy: stats.Estimate) -> str:
     """Word ψ of greedy texts divided by ψ of sampled texts, and whether this decides between a half
     and all of it.
     """
-    sentence = f"ψ of greedy texts divided by ψ of texts sampled at temperature 1: {greedy} pairs."
-    if greedy.low <= 0.5 and greedy.high >= 1:
+    shown = intervals.of_enough(greedy)
+    sentence = f"ψ of greedy texts divided by ψ of texts sampled at temperature 1: {shown} pairs."
+    if shown.low <= 0.5 and shown.high >= 1:
         sentence += " The interval contains 0.5 and 1, so these pairs do not decide between them."
     return sentence
 
@@ -873,7 +883,8 @@ def alarms(
     Returns:
         ``attack``, and the share of keys that are detected, ``value, low, high, n``.
     """
-    keys = [Key.from_seed(2 * 10**6 + i) for i in range(n_keys)]
+    # no pair of any seed has these keys
+    keys = [Key.from_seed(2 * 10**12 + i) for i in range(n_keys)]
     rows = []
     for name, (_, attack) in made.items():
         if name in (
@@ -994,7 +1005,7 @@ def by_engine(
         n_few: of these keys, for the other ways of serving, and for the base's answers.
         n_null: fresh keys for false alarms of unmarked files.
     """
-    first = 5 * 10**9 + 10**6 * seed  # no pair of any seed has these keys
+    first = 5 * 10**12 + 10**6 * seed  # no pair of any seed has these keys
     keys = [Key.from_seed(first + i) for i in range(n_keys)]
     others = [Key.from_seed(first + n_keys + i) for i in range(n_null)]
     if lm.is_chat:

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import norm
 from torch import Tensor
 
+from gaussmark_experiments import intervals
 from gaussmark_lib import (
     generate,
     gradients,
@@ -32,6 +33,7 @@ from gaussmark_lib import (
 from gaussmark_lib.beyond import channel
 from gaussmark_lib.beyond.attacks import askers, learning
 from gaussmark_lib.beyond.joint import Public, public
+from gaussmark_lib.errors import InvalidTextError
 from gaussmark_lib.perturb import Key, Watermark
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench.answers import sentences
@@ -245,6 +247,66 @@ def forged_in_words(used: pd.DataFrame, learnt: pd.DataFrame) -> str:
     )
 
 
+def over_laws(learnt: pd.DataFrame, used: pd.DataFrame) -> dict[str, stats.Estimate]:
+    """Divide by their laws the cosine with the noise (over keys), the ψ of forged text, and the ψ
+    that scrubbing takes (over prompts). Each has the most texts that an attacker got.
+
+    The laws take κ from other texts, so each interval is wider by the uncertainty of κ. The
+    estimate κ̂ also sets the strength s = 1/√κ̂ of forged text: if κ is the truth, its law is
+    κs·cos. The errors are treated as independent.
+
+    Args:
+        learnt: as from :func:`taught`, of one or more weights.
+        used: of the first of these weights: ``what, n, key, prompt, psi``.
+    """
+    last = learnt.groupby(["weight", "key"], sort=False).last().reset_index()
+    facts = last.iloc[0]
+    own = used[used["what"] == OWN]
+    of_most = used[used["n"] == facts["n"]]
+    psi_own, psi_forged, psi_scrubbed = (
+        rows["psi"].to_numpy()
+        for rows in (
+            own,
+            of_most[of_most["what"] == FORGED],
+            of_most[of_most["what"] == SCRUBBED],
+        )
+    )
+    promised = facts["kappa"] ** 0.5 * facts[LAW] * psi_own
+    cosine = stats.interval(last[MEASURED] / last[LAW])
+    forged = stats.ratio(psi_forged, promised, own["prompt"])
+    scrubbed = stats.ratio(psi_own - psi_scrubbed, promised, own["prompt"])
+
+    def law_of_cosine(kappa: float) -> float:
+        return learning.law(facts["n"], facts["psi"], facts["d"], kappa)
+
+    def law_of_psi(kappa: float) -> float:
+        return kappa * law_of_cosine(kappa)
+
+    return {
+        "cosine": _widened(cosine, facts, law_of_cosine),
+        "ψ of forged text": _widened(forged, facts, law_of_psi),
+        "ψ that scrubbing takes": _widened(scrubbed, facts, law_of_psi),
+    }
+
+
+def _widened(
+    quotient: stats.Estimate,
+    facts: pd.Series,
+    law: Callable[[float], float],
+) -> stats.Estimate:
+    """Add the uncertainty of a law, over the interval of κ, to that of a quotient."""
+    ends = [law(max(facts[name], 1.0)) for name in ("kappa_low", "kappa_high")]
+    of_law = quotient.value * np.ptp(ends) / 2 / law(facts["kappa"])
+    below = np.hypot(quotient.value - quotient.low, of_law)
+    above = np.hypot(quotient.high - quotient.value, of_law)
+    return stats.Estimate(
+        quotient.value,
+        float(quotient.value - below),
+        float(quotient.value + above),
+        quotient.n,
+    )
+
+
 def noted(unrelated: stats.Estimate, n_keys: int) -> str:
     """Word a caution if the interval of mean ψ under unrelated keys excludes 0. Otherwise return
     nothing. The interval is over prompts.
@@ -257,6 +319,14 @@ def noted(unrelated: stats.Estimate, n_keys: int) -> str:
         " texts forged in a victim's name use the same estimate of the noise, so their ψ under an"
         " unrelated key vary together."
     )
+
+
+def by_answers(climbs: pd.DataFrame, column: str) -> list[stats.Estimate]:
+    """Return the mean of a column of :func:`climbs` for each kind of answers, without intervals of
+    a few attackers.
+    """
+    groups = climbs.groupby("answers", sort=False)[column]
+    return [intervals.of_enough(stats.interval(values)) for _, values in groups]
 
 
 def climbs(
@@ -374,17 +444,25 @@ def verdicts(
 def letters(texts: Texts, n: int, n_tokens: int, seed: int) -> tuple[list[list[int]], list[int]]:
     """Return n letters of one template, and the template, which is a fifth of each letter's runs.
 
-    The template is the beginning of the first text, as long as it has so many different runs. The
-    rest of each letter is drawn from the tokens of all texts. The levels of the public rule depend
-    on nothing else.
+    The template is the beginning of the first text that has so many different runs. The rest of
+    each letter is drawn from the tokens of all texts. The levels of the public rule depend on
+    nothing else.
+
+    Raises:
+        InvalidTextError: no text has so many different runs.
     """
     rng = np.random.default_rng(seed)
     n_runs = n_tokens - public.RUN + 1
     n_shared_runs = int(np.ceil(n_runs * public.SHARED))
+    enough = [ids for ids in texts if len(public.runs(ids)) >= n_shared_runs]
+    if not enough:
+        raise InvalidTextError(
+            f"expected a text with {n_shared_runs} different runs of {public.RUN} tokens, got none"
+        )
     n_shared = n_shared_runs + public.RUN - 1
-    while len(public.runs(texts[0][:n_shared])) < n_shared_runs:  # a run that occurs twice
+    while len(public.runs(enough[0][:n_shared])) < n_shared_runs:  # a run that occurs twice
         n_shared += 1
-    template = list(texts[0][:n_shared])
+    template = list(enough[0][:n_shared])
     pool = np.concatenate(texts)
     bodies = rng.choice(pool, (n, n_tokens - len(template)))
     return [template + body.tolist() for body in bodies], template

@@ -66,6 +66,7 @@ LORA_RANK = 8
 N_TRAINING = 48
 TRAINING_TOKENS = 128
 TRAINING_BATCH = 1
+LEAST_TOKENS = 5  # of a text that every scheme can test; a shorter text counts as not detected
 # Two tests of the same texts share the forward pass.
 FAMILY = ("GaussMark", "GaussMark, sharper")
 
@@ -307,17 +308,42 @@ class Bench:
         if column == CLEAN:
             table = self._by_length(family, responses)
         else:
-            schemes = [self.tried[name] for name in family]
-            tables = robustness.under_own_keys(
-                self.lm,
-                schemes,
-                self.pairs.keys,
-                prompts,
-                responses,
-                owner,
-            )
-            table = _joined(family, tables)
+            table = self._by_own_keys(family, prompts, responses, owner)
         return table.assign(release=table["text"]).to_dict("records")
+
+    def _by_own_keys(
+        self,
+        family: Sequence[str],
+        prompts: Texts,
+        responses: Texts,
+        owner: Sequence[int],
+    ) -> pd.DataFrame:
+        """The tests of whole texts. A rewritten text can be too short; it has p = 1."""
+        is_long = np.array([len(ids) >= LEAST_TOKENS for ids in responses])
+        tested = np.flatnonzero(is_long)
+        tables = robustness.under_own_keys(
+            self.lm,
+            [self.tried[name] for name in family],
+            self.pairs.keys,
+            [prompts[i] for i in tested],
+            [responses[i] for i in tested],
+            [owner[i] for i in tested],
+        )
+        table = _joined(family, tables)
+        table["text"] = tested[table["text"]]
+        too_short = [
+            {
+                "text": i,
+                "n_tokens": len(responses[i]),
+                "log10_p": 0.0,
+                "scheme": name,
+            }
+            for name in family
+            for i in np.flatnonzero(~is_long)
+        ]
+        if too_short:
+            table = pd.concat([table, pd.DataFrame(too_short)], ignore_index=True)
+        return table
 
     def _by_length(self, family: Sequence[str], responses: Texts) -> pd.DataFrame:
         """The unedited texts and their beginnings, for the number of tokens that is needed."""

@@ -32,8 +32,8 @@ OF_REWRITING = (
     "Rewritten by Apertium (to Spanish, Catalan or Esperanto and back; all three one after another)"
     " or, sentence by sentence, by SmolLM2 and Gemma 3 270M; the test knows the prompt. Controls:"
     " the same words shuffled, and plain text that SmolLM2 rewrote. Meaning: what a judge, Gemma 3"
-    " 270M, learns from the rewritten text about the original; a rewriting is a paraphrase if its"
-    " meaning is above that of shuffled words. notebooks/pages/bench.md explains more."
+    " 270M, learns from the rewritten text about the original; a rewriting is a paraphrase if the"
+    " interval of its meaning lies above one half. notebooks/pages/bench.md explains more."
 )
 
 

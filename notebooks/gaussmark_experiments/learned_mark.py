@@ -29,7 +29,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gaussmark_experiments import intervals
 from gaussmark_lib import divergence, generate, perturb, score, stats
+from gaussmark_lib.engine import arithmetic
 from gaussmark_lib.gradients import gradients
 from gaussmark_lib.keys import Key
 from gaussmark_lib.tokens import Texts
@@ -38,7 +40,6 @@ from gaussmark_lib.weights import PlacedWatermark, Watermark
 NOISE = "plain noise"
 TRAINED = "trained"
 STEP = 0.1  # of the central difference along ξ
-FEWEST_KEYS = 4  # fewer have no useful interval
 SCALES = (0.6, 0.8, 1.0, 1.2)  # of plain noise: its ψ at several prices
 GAIN = "mean ψ of the trained mark, divided by that of plain noise at the same price"
 
@@ -92,16 +93,27 @@ def gradient(
     n_tokens = is_token.shape[1]
     [linear] = wm.linears
     with torch.no_grad():
-        p = divergence.logits(model, inputs, n_tokens).log_softmax(-1)
+        p = _log_p(model, inputs, n_tokens)
         r = slopes(model, wm, xi, inputs, n_tokens)
-    with perturb.moved(wm, [mark]), torch.enable_grad():
+    with arithmetic.frozen(model), perturb.moved(wm, [mark]), torch.enable_grad():
         linear.parameter.requires_grad_()
-        q = divergence.logits(model, inputs, n_tokens).log_softmax(-1)
-        per_token = (q.exp() * (q - p - r)).sum(-1)
-        loss = (per_token * is_token).sum() / is_token.sum()
-        [of_parameter] = torch.autograd.grad(loss, [linear.parameter])
-        linear.parameter.requires_grad_(False)
-    return linear.oriented(of_parameter)
+        try:
+            q = _log_p(model, inputs, n_tokens)
+            per_token = (q.exp() * (q - p - r)).sum(-1)
+            loss = (per_token * is_token).sum() / is_token.sum()
+            [of_parameter] = torch.autograd.grad(loss, [linear.parameter])
+        finally:
+            linear.parameter.requires_grad_(False)
+    return linear.oriented(of_parameter).to(mark)  # on its device, in its dtype
+
+
+def _log_p(
+    model: PreTrainedModel,
+    inputs: dict[str, Tensor],
+    n_tokens: int,
+) -> Float[Tensor, "texts n_tokens vocabulary"]:
+    """log p of every next token, at least float32."""
+    return arithmetic.wide(divergence.logits(model, inputs, n_tokens)).log_softmax(-1)
 
 
 def slopes(
@@ -115,8 +127,7 @@ def slopes(
     sides = []
     for scale in (STEP, -STEP):
         with perturb.moved(wm, [scale * xi]):
-            logits = divergence.logits(model, inputs, n_tokens)
-        sides.append(logits.log_softmax(-1))
+            sides.append(_log_p(model, inputs, n_tokens))
     above, below = sides
     return (above - below) / (2 * STEP)
 
@@ -198,15 +209,15 @@ def of_keys(
     """
     tables = []
     for number, key in enumerate(keys):
-        own_seed = seed + 1000 * number
+        first_seed = seed + (n_steps + 1) * number  # one for each step, and one to measure with
         xi = perturb.noise(model, wm, key)
-        training = {"n_steps": n_steps, "rate": rate, "batch_size": batch_size, "seed": own_seed}
+        training = {"n_steps": n_steps, "rate": rate, "batch_size": batch_size, "seed": first_seed}
         mark = trained(model, wm, key, prompts[:n_training], n_tokens, **training, **sampling)
         marks = {(NOISE, scale): scale * xi for scale in SCALES} | {(TRAINED, 1.0): mark}
         moved = float((mark - xi).norm() / xi.norm())
         for (name, scale), one in marks.items():
             asked = [key, keys[number - 1]], one, prompts[n_training:], n_tokens
-            table = measured(model, wm, *asked, seed=own_seed + 500, **sampling)
+            table = measured(model, wm, *asked, seed=first_seed + n_steps, **sampling)
             tables.append(table.assign(key=number, mark=name, scale=scale, moved=moved))
     return pd.concat(tables, ignore_index=True)
 
@@ -219,9 +230,7 @@ def at_prices(table: pd.DataFrame) -> pd.DataFrame:
     for (mark, scale), cell in table.groupby(["mark", "scale"]):
         psi = stats.interval(cell["psi"].to_numpy(), cluster=cell["key"])
         rows.append({"mark": mark, "scale": scale, "nats": cell["nats"].mean()} | psi.row())
-    points = pd.DataFrame(rows)
-    few = points["n"] < FEWEST_KEYS
-    return points.assign(**{end: points[end].mask(few) for end in ("low", "high")})
+    return intervals.rows_of_enough(pd.DataFrame(rows))
 
 
 def gain(table: pd.DataFrame) -> stats.Estimate:

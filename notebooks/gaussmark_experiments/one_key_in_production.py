@@ -64,22 +64,27 @@ def human(
     kind: str,
     n: int,
     *,
+    least: int | None = None,
     prompt_tokens: int = 32,
     n_tokens: int = 150,
     seed: int = 0,
 ) -> Human:
     """Return n texts of one of ``KINDS``, or of a file of texts, from as many files as possible.
-    There may be fewer than n. The seed orders the files.
+    The seed orders the files.
+
+    Args:
+        least: how many texts are enough; None: n.
 
     Raises:
-        InvalidTextError: if there are fewer than four texts.
+        InvalidTextError: if there are fewer texts.
     """
+    least = n if least is None else least
     wanted = prompt_tokens + n_tokens
     pieces = list(islice(_pieces(lm, kind, wanted, seed), n))
-    if len(pieces) < 4:
+    if len(pieces) < least:
         raise InvalidTextError(
-            f"{kind}: expected at least 4 texts of {wanted} tokens, got {len(pieces)}; ask for"
-            " shorter texts"
+            f"{kind}: expected at least {least} texts of {wanted} tokens, got {len(pieces)}; ask"
+            " for fewer or shorter texts"
         )
     files, ids = zip(*pieces, strict=True)
     prompts = [row[:prompt_tokens] for row in ids]

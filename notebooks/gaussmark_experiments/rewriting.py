@@ -10,9 +10,9 @@ rewriting that changes the meaning is not a paraphrase, so three numbers stand n
 
       meaning = (log p(y | c) − log p(y | o)) / (log p(y | y) − log p(y | o)),
 
-  so the text itself has 1, and another text has 0. The judge reads words in their order. So the
-  same words in a random order are the control: we call a rewriting a paraphrase only if its
-  meaning is above this control's.
+  so the text itself has 1, and another text has 0. We call a rewriting a paraphrase only if the
+  interval of its meaning lies above one half. The judge reads words in their order, so the same
+  words in a random order are the control.
 """
 
 import re

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from gaussmark_experiments import intervals
 from gaussmark_experiments.one_key_in_production import (
     TAU,
     Human,
@@ -323,7 +324,6 @@ def until_found(
     *,
     n_paths: int = N_PATHS,
     horizon: int = HORIZON,
-    of_all_keys: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Count the texts until E reaches 20, for one bet and for the mixture, in longer streams than
@@ -333,10 +333,6 @@ def until_found(
     innovations and λ. The innovations of human texts have their law, N(0, 1), and the λ of measured
     human texts. Both kinds of bets see the same streams.
 
-    Args:
-        of_all_keys: draw the watermarked texts of each stream from those of all keys. The few texts
-            of one key can all have little evidence by chance; then each of its streams has little.
-
     Returns:
         ``key_id, every, bet, texts``, one row per path. ``texts`` is infinite if E stays below 20
         for ``horizon`` texts.
@@ -345,9 +341,7 @@ def until_found(
     densest = streams[streams["every"] == streams["every"].min()]
     of_humans = densest.loc[~densest["marked"], "promised"].to_numpy()
     tables = []
-    of_any_key = densest[densest["marked"]]
-    for key_id, of_key in of_any_key.groupby("key_id"):
-        marked = of_any_key if of_all_keys else of_key
+    for key_id, marked in densest[densest["marked"]].groupby("key_id"):
         of_marked = marked[["innovation", "promised"]].fillna(0.0).to_numpy()
         for every in rarities:
             r = rng.standard_normal((n_paths, horizon))
@@ -391,6 +385,40 @@ def relative(found: pd.DataFrame, every: int, horizon: int = HORIZON) -> stats.E
         single["texts"].to_numpy(),
         cluster=mixture["key_id"],
     )
+
+
+def relative_of_all_keys(
+    streams: pd.DataFrame,
+    every: int,
+    *,
+    n_paths: int = 400,
+    n_draws: int = 200,
+    seed: int = 0,
+) -> stats.Estimate:
+    """Return :func:`relative` for streams whose watermarked texts are drawn from those of all keys.
+
+    The few texts of one key can all have little evidence by chance. Then every stream that is drawn
+    from them has little, and such keys decide the means of :func:`until_found`.
+
+    Each draw of the interval takes as many keys, with repetition, the texts of these keys, and new
+    streams. The value has ten times as many streams as a draw.
+    """
+    densest = streams[streams["every"] == streams["every"].min()]
+    of_keys = [rows for _, rows in densest.groupby("key_id")]
+
+    def ratio(numbers: np.ndarray, n_paths: int, seed: int) -> float:
+        pool = pd.concat([of_keys[number] for number in numbers])
+        found = until_found(pool.assign(key_id="any"), [every], n_paths=n_paths, seed=seed)
+        return relative(found, every).value
+
+    n_keys = len(of_keys)
+    rng = np.random.default_rng(seed)
+    ratios = [
+        ratio(rng.integers(n_keys, size=n_keys), n_paths, seed + 1 + draw)
+        for draw in range(n_draws)
+    ]
+    value = ratio(np.arange(n_keys), 10 * n_paths, seed)
+    return stats.Estimate(value, *np.quantile(ratios, [0.025, 0.975]), n_keys)
 
 
 def draw_gained(gained: pd.DataFrame, caption: str) -> Figure:
@@ -527,7 +555,9 @@ def forged_in_words(forged: pd.DataFrame) -> str:
     """Word ψ and the innovation of the forged texts (rows of :func:`forged`), and how many keys
     reached a wealth of 20 during the queries. Older records lack the wealth.
     """
-    psi, innovation = (stats.interval(forged[name]) for name in ("psi", "innovation"))
+    psi, innovation = (
+        intervals.of_enough(stats.interval(forged[name])) for name in ("psi", "innovation")
+    )
     sentence = f"Forged texts (n = keys): mean ψ **{psi}**; mean innovation **{innovation}**."
     if "log_e" not in forged:
         return sentence

@@ -29,6 +29,7 @@ import numpy as np
 import pandas as pd
 
 from gaussmark_lib import models, perturb, score, stats
+from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.gradients import TextGradient, of_pairs
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.weights import PlacedWatermark, Watermark
@@ -61,6 +62,7 @@ TO_BOTH = "both: the ratio, not ψ at θ + ξ"
 TO_EXACT = "ψ at θ: exact threshold"
 TO_KNOWN = "ψ at θ, exact: prompt known"
 N_DRAWS = 2000  # of the bootstrap for thresholds from human texts
+FIRST_RANK = 5  # of a threshold among human texts, the largest first, that has an interval
 STEPS = {  # step → (prompt, statistic, threshold) after it and before it
     TO_THETA: (
         (UNKNOWN, AT_THETA, EMPIRICAL),
@@ -172,8 +174,22 @@ def thresholds(table: pd.DataFrame, kind: str, level: float) -> pd.DataFrame:
 
 
 def _threshold(values: np.ndarray, level: float) -> float:
-    k = int(level * (len(values) + 1) + 1e-9)
+    k = _rank(level, len(values))
     return np.sort(values)[-k] if k else np.nan
+
+
+def _rank(level: float, n: int) -> int:
+    """k, the place of the threshold among n values, the largest first; 0 if there is none."""
+    return int(level * (n + 1) + 1e-9)
+
+
+def usable(levels: Sequence[float], n_pairs: int) -> list[float]:
+    """Return the levels at which n pairs of a human text and a key set a threshold.
+
+    >>> usable([0.05, 0.01], 90), usable([0.05, 0.01], 99)
+    ([0.05], [0.05, 0.01])
+    """
+    return [level for level in levels if _rank(level, n_pairs)]
 
 
 def detected(table: pd.DataFrame, kind: str, levels: Sequence[float]) -> pd.DataFrame:
@@ -221,12 +237,16 @@ def gain(
 
     The interval is over keys. If a test takes its threshold from human texts, this threshold is an
     estimate, too: a bootstrap draws the keys and the human texts again and, with them, the
-    threshold. No interval if all draws agree.
+    threshold. There is no interval if all draws agree, or if the rank of the threshold is smaller
+    than ``FIRST_RANK``: then the draws lean to one side.
 
     Args:
         table: of :func:`measured`.
         kind: of the human texts that set the thresholds.
         new, old: (prompt, statistic, threshold) of each test.
+
+    Raises:
+        ParameterError: the human texts set no threshold at this level (:func:`usable`).
     """
     tests = (new, old)
     marked = [_grid(table, MARKED, test) for test in tests]
@@ -249,8 +269,15 @@ def gain(
         return by_new - by_old
 
     n_keys, n_texts = human[0].shape
+    rank = _rank(level, np.isfinite(human[0]).sum())
+    is_estimated = EMPIRICAL in (new[2], old[2])
+    if is_estimated and not rank:
+        raise ParameterError(
+            f"level {level:g}: expected more human texts or keys, because {n_keys} keys and"
+            f" {n_texts} human texts set no threshold at this level"
+        )
     of_keys = difference(np.arange(n_keys), np.arange(n_texts))
-    if EMPIRICAL not in (new[2], old[2]):
+    if not is_estimated:
         return stats.interval(of_keys)
     rng = np.random.default_rng(0)
     drawn = []
@@ -259,7 +286,7 @@ def gain(
         texts = rng.integers(n_texts, size=n_texts)
         drawn.append(difference(keys, texts).mean())
     value = float(of_keys.mean())
-    if np.ptp(drawn) == 0:
+    if np.ptp(drawn) == 0 or rank < FIRST_RANK:
         return stats.Estimate(value, np.nan, np.nan, n_keys)
     low, high = np.percentile(drawn, (2.5, 97.5))
     return stats.Estimate(value, float(low), float(high), n_keys)

@@ -38,8 +38,7 @@ def test_words_choose_files_and_what_is_gone_does_not_run():
     table = [Mutant(name, "a", "b", ("test_x.py",)) for name in names]
     gone = Mutant("gaussmark_lib/score.py", "c", "d", ("test_x.py",), gone="its line left")
     assert mutants.chosen([*table, gone], []) == table
-    chosen = mutants.chosen([*table, gone], ["kgw", "score"])
-    assert chosen == [table[0], table[1], table[3]]
+    assert mutants.chosen([*table, gone], ["kgw", "score"]) == [table[0], table[1], table[3]]
     assert mutants.chosen(table, ["notebooks", "gaussmark_lib"]) == []
 
 

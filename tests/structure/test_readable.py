@@ -178,8 +178,7 @@ def test_names_are_nouns_and_shapes_are_explained(counts):
 
 
 def test_functions_are_short(counts):
-    too_long = {name: n for name, n in counts.functions.items() if n > LONGEST_FUNCTION}
-    assert too_long == {}
+    assert {name: n for name, n in counts.functions.items() if n > LONGEST_FUNCTION} == {}
 
 
 @pytest.mark.parametrize("part", MOST_LINES)

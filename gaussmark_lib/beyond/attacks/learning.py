@@ -81,13 +81,6 @@ def shrunk(
     return total / precision
 
 
-def solved(units: Float[Tensor, "n d"], psi: Float[np.ndarray, " n"]) -> Float[Tensor, " d"]:
-    """Return ξ/σ on the span of directions whose exact ψ is known, and 0 outside the span."""
-    K = joint.directions.inner(units, units)  # (n, n)
-    coefficients = np.linalg.lstsq(K, psi, rcond=None)[0]
-    return torch.from_numpy(coefficients).to(units) @ units
-
-
 def cosine(a: Tensor, b: Tensor) -> float:
     """Return the cosine of two directions, in float64."""
     a = a.double().flatten()

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from gaussmark_lib import perturb, score, tokens
@@ -69,20 +70,21 @@ def together(
 
 def summed(gradients: Iterable[TextGradient]) -> TextGradient:
     """Return the gradient of the summed log-likelihood of several texts, as if of one text."""
-    total = None  # Σ G
+    totals: list[Tensor] = []  # Σ G in each weight
+    scales: list[float] = []
     log_lik = 0.0
     n_tokens = 0
     for gradient in gradients:
         _ = gradient.norm  # refuses a gradient that is zero or not finite
-        if total is None:
-            total = gradient.G.clone()
-        else:
-            total.add_(gradient.G)
+        scales = gradient.scales
+        totals = totals or [torch.zeros_like(G) for G in gradient.matrices]
+        for total, G in zip(totals, gradient.matrices, strict=True):
+            total.add_(G)
         log_lik += gradient.log_lik
         n_tokens += gradient.n_tokens
-    if total is None:
+    if not totals:
         raise InvalidTextError("expected the gradient of at least one text, got no gradient")
-    return TextGradient(0, [total], [1.0], 0.0, log_lik, n_tokens)
+    return TextGradient(0, totals, scales, 0.0, log_lik, n_tokens)
 
 
 def windows(

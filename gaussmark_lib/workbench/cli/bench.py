@@ -234,16 +234,16 @@ def rate_lines(
 
 
 def likeness_lines(results: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a line per way of rewriting: length, copied runs, meaning, and whether the meaning is
-    above that of shuffled words.
+    """Return a line per way of rewriting: length, copied runs, meaning, and whether at least half
+    of the meaning is left.
     """
     lines: dict[str, dict[str, str]] = {}
     for row in results["likeness"]:
         line = lines.setdefault(row["way"], {"rewritten": row["way"]})
         if row["quantity"] in LIKENESS:
             line[LIKENESS[row["quantity"]]] = _nats(row)
-        elif row["low"] is not None:
-            line["a paraphrase?"] = "yes" if row["low"] > 0 else "not shown"
+        if row["quantity"] == "meaning" and row["low"] is not None:
+            line["a paraphrase?"] = "yes" if row["low"] > 0.5 else "not shown"
     return [*lines.values()]
 
 

@@ -67,16 +67,6 @@ def test_how_many_texts_a_cosine_takes():
     assert learning.texts_needed(0.5, 4.0, 10**6, 4.0) == float("inf")
 
 
-def test_answers_give_the_key_on_their_span():
-    random = torch.Generator().manual_seed(0)
-    z = torch.randn(400, generator=random)
-    units = torch.nn.functional.normalize(torch.randn(100, 400, generator=random), dim=1)
-    found = learning.solved(units, (units.double() @ z.double()).numpy())
-    torch.testing.assert_close(units @ found, units @ z, rtol=0, atol=1e-3)
-    assert learning.cosine(found, z) == pytest.approx(np.sqrt(100 / 400), abs=0.1)
-    assert float(found @ z / found.norm()) == pytest.approx(np.sqrt(100), abs=2.5)
-
-
 def test_an_average_has_a_share_of_each_key(model, wm):
     noises = perturb.noises(model, wm, KEYS)
     mean = learning.averaged(model, wm, KEYS)

@@ -137,10 +137,10 @@ def test_columns_that_were_not_measured_come_from_the_reference_and_have_a_star(
     assert bench.rate_lines(quick.results, columns, 0.01)[0]["round trip"] == "–"
 
 
-def test_a_way_of_rewriting_is_called_a_paraphrase_only_above_shuffled_words():
-    row = {"way": "by Spanish", "value": 0.3, "low": 0.1, "high": 0.5, "n": 9}
+def test_a_way_of_rewriting_is_called_a_paraphrase_only_if_half_of_the_meaning_is_left():
+    row = {"way": "by Spanish", "value": 0.7, "low": 0.6, "high": 0.8, "n": 9}
     results = {"likeness": [row | {"quantity": name} for name in ("meaning", experiment.ABOVE)]}
     [line] = bench.likeness_lines(results)
     assert (line["rewritten"], line["a paraphrase?"]) == ("by Spanish", "yes")
-    results["likeness"][1]["low"] = -0.1
+    results["likeness"][0]["low"] = 0.4
     assert bench.likeness_lines(results)[0]["a paraphrase?"] == "not shown"

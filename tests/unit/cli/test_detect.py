@@ -266,8 +266,7 @@ def test_a_stream_remembers_what_it_answered(lm, keys, stream, tmp_path, capsys)
     words = ["stream", again, "--state", str(state), "--key"]
     _, [repeated, new], _ = rows(capsys, *words, keys[0])
     assert (repeated["repeats"], new["repeats"]) == (2, -1)
-    is_repeated = [streaming.AGAIN in row["warnings"] for row in (repeated, new)]
-    assert is_repeated == [True, False]
+    assert [streaming.AGAIN in row["warnings"] for row in (repeated, new)] == [True, False]
     assert repeated["p_given"] == pytest.approx(found[2]["p_given"])
     assert joint.State.load(state).n_texts == 6
     before = state.read_bytes()

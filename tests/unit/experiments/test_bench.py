@@ -80,6 +80,9 @@ def test_each_column_is_what_the_scheme_says_of_the_changed_texts(work, family):
         rows = pd.DataFrame(work.tests(family, column)["rows"])
         log10_p = rows.loc[rows["scheme"] == family[-1], "log10_p"]
         np.testing.assert_allclose(log10_p, table["log10_p"], rtol=1e-3, atol=1e-5)
+    with_short = work._by_own_keys(family, prompts, [ids[0], [7], *ids[2:]], range(4))
+    assert sorted(with_short["text"]) == sorted([*range(4)] * len(family))
+    assert with_short.query("text == 1")["log10_p"].eq(0).all()
 
 
 def test_costs_are_those_of_each_text(work):

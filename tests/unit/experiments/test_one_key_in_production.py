@@ -169,7 +169,7 @@ def test_pieces_of_tables_differ_and_too_few_texts_are_refused(tmp_path):
     assert len({tuple(p + r) for p, r in zip(*human[:2], strict=True)}) == 6
     file = tmp_path / "few.jsonl"
     file.write_text('{"text": "one text that is long enough for the tokens"}\n')
-    with pytest.raises(InvalidTextError, match="at least 4 texts"):
+    with pytest.raises(InvalidTextError, match="at least 9 texts"):
         production.human(LM, str(file), 9, prompt_tokens=4, n_tokens=10)
 
 

@@ -202,8 +202,7 @@ def test_the_table_of_costs_has_every_measure_beside_the_strong_mark():
     expected = compare.mean_change(ours)
     assert (price["GaussMark"], price["low"], price["n"]) == (expected.value, expected.low, 80)
     assert price["strong mark"] == pytest.approx(0.9, abs=0.02)
-    seen = [row["sees the strong mark"] for row in (price, spelling)]
-    assert seen == ["yes", "no: blind"]
+    assert [row["sees the strong mark"] for row in (price, spelling)] == ["yes", "no: blind"]
 
 
 BASE = {"easy": pd.Series([1.0, 1.0, 1.0, 0.0]), "hard": pd.Series([1.0, 0.0, 0.0, 0.0])}

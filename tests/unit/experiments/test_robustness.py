@@ -194,6 +194,5 @@ def test_what_the_sharper_test_brings_back_is_a_share_of_the_loss():
     assert robustness.recovered(made_up_table(), "substitute", 0.3).value == pytest.approx(1 / 3)
     with pytest.raises(KeyError):
         robustness.recovered(made_up_table(), "no such edit", 0.3)
-    quoted = robustness.quoted_in_words(made_up_table(), 0.36)
-    assert quoted == "no quotations at this strength"
+    assert robustness.quoted_in_words(made_up_table(), 0.36) == "no quotations at this strength"
     assert "leaves 69% of the mean ψ (n = 6)" in robustness.quoted_in_words(made_up_table(), 0.3)

@@ -75,8 +75,7 @@ def test_small_batches_give_what_large_ones_do(lm, asked, monkeypatch):
     together = reading.log_p(lm.model, pairs)
     monkeypatch.setattr(reading, "TOKENS", 60)
     assert max(len(batch) for batch in reading.batches(pairs, 1000)) <= 3
-    few = [len(batch) for batch in reading.batches(pairs, 20)]
-    assert sum(few) == len(pairs)
+    assert sum(len(batch) for batch in reading.batches(pairs, 20)) == len(pairs)
     np.testing.assert_allclose(reading.log_p(lm.model, pairs), together, atol=1e-4)
 
 

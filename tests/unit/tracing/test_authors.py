@@ -41,6 +41,17 @@ def test_it_is_the_test_of_the_summed_gradient(model, wm, rank_dropped):
         assert row.log_lik == pytest.approx(of_key["log_lik"].sum())
 
 
+def test_it_is_the_test_of_the_summed_gradient_of_several_weights(model, wm):
+    of_two = Watermark([wm.weight, wm.weight.replace("down", "up")], [wm.sigma, 2 * wm.sigma])
+    table = tracing.author(model, X, Y, of_two, KEYS)
+    alone = score.score(model, X, Y, of_two, KEYS)
+    sums = (alone["psi"] * alone["grad_norm"]).groupby(alone["key_id"], sort=False).sum()
+    np.testing.assert_allclose(table["psi"] * table["grad_norm"], sums, rtol=1e-4)
+    of_texts = [one.matrices for one in gradients.gradients(model, X, Y, of_two)]
+    lengths = [sum(Gs).norm().item() for Gs in zip(*of_texts, strict=True)]
+    assert table["grad_norm"][0] == pytest.approx(np.hypot(lengths[0], 2 * lengths[1]), rel=1e-5)
+
+
 def test_the_sum_leaves_its_gradients_and_names_what_is_none():
     texts = [TextGradient(i, [torch.full((2, 2), 1.0 + i)], [1.0], 0.0, -1.0, 3) for i in range(2)]
     total = tracing.summed(texts)

@@ -192,8 +192,7 @@ def test_an_answer_of_a_chat_model_ends_at_its_end_token(session, monkeypatch):
     monkeypatch.setattr(type(lm), "prompt", lambda lm, text: lm.tokenizer.encode(text))
     answer = session.compare(replace(ASKED, n_samples=1), KEY)
     n_before_end = whole.index(end, 1)  # the first token does not end a text
-    answered = answer.curve.query("kind == 'plain'")["n_tokens"]
-    assert answered.max() == n_before_end < 12
+    assert answer.curve.query("kind == 'plain'")["n_tokens"].max() == n_before_end < 12
     for [text] in answer.tested.values():
         assert end not in lm.encode(text.text)[1:]
 
