@@ -26,11 +26,8 @@ from jaxtyping import Float
 from gaussmark_lib import stats
 from gaussmark_lib.gradients import TextGradient
 from gaussmark_lib.keys import Key
-from gaussmark_lib.score import statistics, table
+from gaussmark_lib.score import Tested, statistics, table
 from gaussmark_lib.weights import PlacedWatermark
-
-# A gradient and its ψ: one per key, or a single number if keys and texts are paired.
-Tested = tuple[TextGradient, Float[np.ndarray, " *k"] | float]
 
 
 def score(

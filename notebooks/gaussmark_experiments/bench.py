@@ -105,7 +105,7 @@ def id_of(setting: Setting) -> str:
 
 
 class Bench:
-    """The cells of a table in a folder. The model is loaded when the first missing cell needs it.
+    """The cells of a table in a folder. The model is loaded when it is first needed.
 
     Args:
         names: of the schemes, as typed (:func:`chosen`).
@@ -407,7 +407,7 @@ class Bench:
 
     @cached_property
     def hosts(self) -> list[list[int]]:
-        """Human texts around the marked ones, of other documents' beginnings than the prompts."""
+        """Human texts around the marked ones, of other passages than those of the prompts."""
         n = self.pairs.n
         n_host = PROMPT_TOKENS + round(self.n_tokens * (1 - MARKED) / MARKED) + 1
         passages = texts.human(self.lm, self.setting.text, 2 * n, n_host, seed=self.setting.seed)

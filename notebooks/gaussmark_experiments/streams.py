@@ -578,7 +578,7 @@ def forged(
     n_steps: int,
     seed: int = 0,
 ) -> dict:
-    """Edit a human text until a detector that answers ψ accuses it.
+    """Edit a human text in ``n_steps`` steps, each towards the largest ψ that a detector answers.
 
     Each step tries eight texts with one token exchanged, and keeps the best of them. The *forged*
     text has one more edit, and the detector was not asked about it.

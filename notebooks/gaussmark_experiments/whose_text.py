@@ -381,11 +381,10 @@ def of_pasted(scans: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def more_by_scan(scans: pd.DataFrame, share: float) -> stats.Estimate:
-    """Return the share of texts with a copied part that the scan finds at level 0.05, less the
-    share that the test of the whole text finds.
+def more_by_scan(texts: pd.DataFrame) -> stats.Estimate:
+    """Return the share of these texts that the scan finds at level 0.05, less the share that the
+    test of the whole text finds (rows of :func:`scanned`).
     """
-    texts = scans[scans["share"] == share]
     found_by_scan = (texts["p_value"] <= 0.05).astype(float)
     found_whole = (texts["whole_p"] <= 0.05).astype(float)
     return stats.interval(found_by_scan - found_whole)

@@ -26,7 +26,6 @@ from transformers import PreTrainedModel
 from gaussmark_lib import gradients, perturb, score
 from gaussmark_lib.beyond.joint import bets, directions
 from gaussmark_lib.beyond.joint.bets import Bet
-from gaussmark_lib.beyond.joint.bets import log_bets as log_bets  # its earlier place
 from gaussmark_lib.beyond.joint.memory import GIVEN, Answer
 from gaussmark_lib.beyond.joint.state import State
 from gaussmark_lib.errors import (

@@ -384,7 +384,8 @@ def bulk(model: PreTrainedModel) -> pd.DataFrame:
 
     Returns:
         One row per matrix, the most suspicious first: ``weight``; ``floor``, the smallest singular
-        value divided by √max − √min, which is the largest possible σ; and ``ratio``, this floor
+        value divided by √max − √min, which is the largest possible σ (of a square matrix, the
+        median singular value divided by √max, which bounds nothing); and ``ratio``, this floor
         divided by the median floor of the matrices of the same kind in all blocks.
     """
     rows = []

@@ -125,6 +125,6 @@ def test_pasted_texts_are_scanned_under_their_key_and_named_by_the_codebook(writ
     assert table["copy-paste, 50%", "whole text"] == (scans["whole_p"][3:] <= 0.05).mean()
     is_right = named["user"] == named["author"]
     assert table["copy-paste, 50%", "user named"] == is_right.mean()
-    more = whose_text.more_by_scan(scans, 0.5).value
+    more = whose_text.more_by_scan(scans[scans["share"] == 0.5]).value
     both = table["copy-paste, 50%"]
     assert more == pytest.approx(both["best span"] - both["whole text"])
