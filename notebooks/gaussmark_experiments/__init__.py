@@ -28,7 +28,7 @@ of notebook 11 is ``widgets.playground``. Programs without a notebook and folder
 ``bench_words``            its headings, and what a reader must know
 ``rewriting``              texts in other words, by translators and models; what stays of a text
 ``intervals``              which intervals are too wide to be shown
-``sections``               the findings of records of single sections of a notebook
+``sections``               the findings of a notebook's further records
 ``pooled``                 one record of the parts of a notebook's record
 ``likeness``               how much a model is like doclm, for a page of the site
 ``first_glance``           the README's picture, of a record of 00

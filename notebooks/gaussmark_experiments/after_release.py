@@ -1040,7 +1040,7 @@ def means_by_engine(found: ByEngine) -> pd.DataFrame:
         "plain file, the key": (unmarked, "psi"),
     }
     return pd.concat(
-        several.means(table, ["way"], column).assign(what=name)
+        intervals.rows_of_enough(several.means(table, ["way"], column)).assign(what=name)
         for name, (table, column) in columns.items()
     )
 
@@ -1054,7 +1054,7 @@ def figure_by_engine(found: ByEngine, caption: str) -> Figure:
     n_tokens = found.answers["n_tokens"].max()
     sizes = (
         f"{n_keys} keys for each file type, {n_few} for the other ways and the plain file;"
-        f" answers of {n_tokens} tokens; 95% intervals over keys"
+        f" answers of {n_tokens} tokens; {intervals.note(n_few, 'keys')}"
     )
     return panels(
         means_by_engine(found),
@@ -1105,7 +1105,7 @@ def engine_in_all_runs(findings: Sequence[claims.Finding]) -> pd.DataFrame:
     """Return ψ of answers of served files, divided by the forecast: a row per finding, in the
     record of SmolLM2 and in this run.
     """
-    here = {finding.sentence: str(finding.estimate) for finding in findings}
+    here = {finding.sentence: str(intervals.of_enough(finding.estimate)) for finding in findings}
     rows = {}
     for row in runs.reference(ENGINE).findings:
         if row["claim"].startswith(ANSWERS):

@@ -253,7 +253,9 @@ def over_laws(learnt: pd.DataFrame, used: pd.DataFrame) -> dict[str, stats.Estim
 
     The laws take κ from other texts, so each interval is wider by the uncertainty of κ. The
     estimate κ̂ also sets the strength s = 1/√κ̂ of forged text: if κ is the truth, its law is
-    κs·cos. The errors are treated as independent.
+    κs·cos. The error of κ and the scatter of the rows are treated as independent. For the cosine of
+    several weights, the relative error of the first weight's law stands for all of them, which is
+    cautious.
 
     Args:
         learnt: as from :func:`taught`, of one or more weights.

@@ -66,7 +66,7 @@ LORA_RANK = 8
 N_TRAINING = 48
 TRAINING_TOKENS = 128
 TRAINING_BATCH = 1
-LEAST_TOKENS = 5  # of a text that every scheme can test; a shorter text counts as not detected
+LEAST_TOKENS = 5  # of a text that every built-in scheme tests; a shorter one is not detected
 # Two tests of the same texts share the forward pass.
 FAMILY = ("GaussMark", "GaussMark, sharper")
 
@@ -321,16 +321,18 @@ class Bench:
         """The tests of whole texts. A rewritten text can be too short; it has p = 1."""
         is_long = np.array([len(ids) >= LEAST_TOKENS for ids in responses])
         tested = np.flatnonzero(is_long)
-        tables = robustness.under_own_keys(
-            self.lm,
-            [self.tried[name] for name in family],
-            self.pairs.keys,
-            [prompts[i] for i in tested],
-            [responses[i] for i in tested],
-            [owner[i] for i in tested],
-        )
-        table = _joined(family, tables)
-        table["text"] = tested[table["text"]]
+        table = pd.DataFrame()
+        if tested.size:
+            tables = robustness.under_own_keys(
+                self.lm,
+                [self.tried[name] for name in family],
+                self.pairs.keys,
+                [prompts[i] for i in tested],
+                [responses[i] for i in tested],
+                [owner[i] for i in tested],
+            )
+            table = _joined(family, tables)
+            table["text"] = tested[table["text"]]
         too_short = [
             {
                 "text": i,

@@ -1,10 +1,11 @@
-"""The findings of records that cover single sections of a notebook: a folded table, which stands
-beside that of ``claims.report``.
+"""The findings of a notebook's further records, of single sections or pooled: a folded table, which
+stands beside that of ``claims.report``.
 """
 
 import pandas as pd
 from IPython.display import HTML
 
+from gaussmark_experiments import intervals
 from gaussmark_lib import files
 from gaussmark_lib.workbench import runs, words
 from gaussmark_lib.workbench.answers import title
@@ -31,7 +32,8 @@ def findings(notebook: str) -> pd.DataFrame:
     """Return the findings of :func:`records`: ``record, finding, expected, outcome``.
 
     Such a record also has findings of other sections, at the smallest sizes. So of several records
-    with the same finding on the same model, only that with the largest n counts.
+    with the same finding on the same model, only that with the largest n counts, and with fewer
+    than ``intervals.FEWEST`` none.
 
     >>> sorted(set(findings("18_streams")["record"]))
     ['streams_bets']
@@ -51,16 +53,18 @@ def findings(notebook: str) -> pd.DataFrame:
                     "outcome": f"{words.outcome(claim)}: {value} {basis}",
                 }
             )
-    table = pd.DataFrame(rows).sort_values("n", kind="stable")
+    columns = ["record", "model", "n", "finding", "expected", "outcome"]
+    table = pd.DataFrame(rows, columns=columns).sort_values("n", kind="stable")
     table = table.drop_duplicates(["model", "finding"], keep="last").sort_index()
     is_of_section = table["record"].isin([run.id for run in sections])
-    return table[is_of_section].drop(columns=["model", "n"])
+    is_enough = table["n"] >= intervals.FEWEST
+    return table[is_of_section & is_enough].drop(columns=["model", "n"])
 
 
 def folded(notebook: str) -> HTML:
     """Fold :func:`findings` into a line."""
     table = findings(notebook)
     n_records = table["record"].nunique()
-    summary = f"{len(table)} findings of {n_records} records of single sections"
+    summary = f"{len(table)} findings of {n_records} further records"
     html = table.to_html(index=False, justify="left")
     return HTML(f"<details><summary>{summary}</summary>{html}</details>")

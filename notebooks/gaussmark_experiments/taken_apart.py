@@ -62,7 +62,7 @@ TO_BOTH = "both: the ratio, not ψ at θ + ξ"
 TO_EXACT = "ψ at θ: exact threshold"
 TO_KNOWN = "ψ at θ, exact: prompt known"
 N_DRAWS = 2000  # of the bootstrap for thresholds from human texts
-FIRST_RANK = 5  # of a threshold among human texts, the largest first, that has an interval
+FIRST_RANK = 5  # the smallest k of a threshold for which a gain gets an interval
 STEPS = {  # step → (prompt, statistic, threshold) after it and before it
     TO_THETA: (
         (UNKNOWN, AT_THETA, EMPIRICAL),
@@ -186,10 +186,19 @@ def _rank(level: float, n: int) -> int:
 def usable(levels: Sequence[float], n_pairs: int) -> list[float]:
     """Return the levels at which n pairs of a human text and a key set a threshold.
 
+    Raises:
+        ParameterError: there is none.
+
     >>> usable([0.05, 0.01], 90), usable([0.05, 0.01], 99)
     ([0.05], [0.05, 0.01])
     """
-    return [level for level in levels if _rank(level, n_pairs)]
+    possible = [level for level in levels if _rank(level, n_pairs)]
+    if not possible:
+        raise ParameterError(
+            f"levels: expected at least one of 1/{n_pairs + 1} or more, got {[*levels]}; larger"
+            f" levels, or more human texts or keys than these {n_pairs} pairs, set a threshold"
+        )
+    return possible
 
 
 def detected(table: pd.DataFrame, kind: str, levels: Sequence[float]) -> pd.DataFrame:
@@ -237,8 +246,8 @@ def gain(
 
     The interval is over keys. If a test takes its threshold from human texts, this threshold is an
     estimate, too: a bootstrap draws the keys and the human texts again and, with them, the
-    threshold. There is no interval if all draws agree, or if the rank of the threshold is smaller
-    than ``FIRST_RANK``: then the draws lean to one side.
+    threshold. There is no interval if all draws agree, or if the k of the threshold is smaller than
+    ``FIRST_RANK``, because then the draws lean to one side.
 
     Args:
         table: of :func:`measured`.

@@ -68,8 +68,8 @@ def test_security_prints_the_figures_of_attacks_on_smollm2():
         f"{_short(texts['fine-tuned, 40 steps'])} after 40 steps of full fine-tuning",
         f"{_short(texts['half the base'])} is left after averaging with the base",
         f"{_short(texts['shrunk'])} if an attacker shrinks the singular values",
-        f"{_short(texts['one matrix retrained'])} if the attacker trains this matrix again",
-        f"at {_short(nats['one matrix retrained'])} nats per token of human text",
+        f"{_short(texts['one matrix retrained'])} if the attacker retrains this matrix",
+        f"on human text by {_short(nats['one matrix retrained'])} nats per token",
     ]
     assert [phrase for phrase in phrases if phrase not in page] == []
 
