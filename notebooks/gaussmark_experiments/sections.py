@@ -65,6 +65,7 @@ def folded(notebook: str) -> HTML:
     """Fold :func:`findings` into a line."""
     table = findings(notebook)
     n_records = table["record"].nunique()
-    summary = f"{len(table)} findings of {n_records} further records"
+    records_in_words = "a further record" if n_records == 1 else f"{n_records} further records"
+    summary = f"{len(table)} findings of {records_in_words}"
     html = table.to_html(index=False, justify="left")
     return HTML(f"<details><summary>{summary}</summary>{html}</details>")
