@@ -296,7 +296,12 @@ def _widened(
     facts: pd.Series,
     law: Callable[[float], float],
 ) -> stats.Estimate:
-    """Add the uncertainty of a law, over the interval of κ, to that of a quotient."""
+    """Add the uncertainty of a law, over the interval of κ, to that of a quotient.
+
+    >>> facts = pd.Series({"kappa": 4.0, "kappa_low": 3.0, "kappa_high": 5.0})
+    >>> print(_widened(stats.Estimate(1.0, 0.7, 1.3, 9), facts, lambda kappa: kappa))
+    1 (0.609 to 1.39), n = 9
+    """
     ends = [law(max(facts[name], 1.0)) for name in ("kappa_low", "kappa_high")]
     of_law = quotient.value * np.ptp(ends) / 2 / law(facts["kappa"])
     below = np.hypot(quotient.value - quotient.low, of_law)
