@@ -62,6 +62,7 @@ from gaussmark_lib.workbench import claims, runs
 from gaussmark_lib.workbench import pairs as several
 from gaussmark_lib.workbench.answers import THIS_RUN, beside, listed, title
 from gaussmark_lib.workbench.pairs import Pairs
+from gaussmark_lib.workbench.plots import style
 from gaussmark_lib.workbench.plots.panels import panels
 
 # Names of attacks and of their families, as tables and figures show them.
@@ -563,11 +564,12 @@ def curves_in_words(curve: pd.DataFrame, level: float) -> str:
         first = rows[rows["steps"] == 0]
         last = rows[rows["steps"] == rows["steps"].max()]
         chance = norm.sf(threshold - last["foretold"]).mean()
+        forecast = last["foretold"].mean() / first["foretold"].mean()
         sentences.append(
-            f"{name}, {last['steps'].iloc[0]} steps: **{share_left(rows)}** releases"
-            f" (predicted {last['foretold'].mean() / first['foretold'].mean():.2f});"
+            f"{name}, {last['steps'].iloc[0]} steps: share of ψ left"
+            f" **{share_left(rows)}** releases (forecast {forecast:.2f});"
             f" detected at {level:g}: {(last['psi'] >= threshold).mean():.2f}"
-            f" (predicted {chance:.2f}), and {(first['psi'] >= threshold).mean():.2f} before"
+            f" (forecast {chance:.2f}), and {(first['psi'] >= threshold).mean():.2f} before"
         )
     return ". ".join(sentences)
 
@@ -629,15 +631,38 @@ def outcomes_of_curves(
 
 
 def draw_curves(points: pd.DataFrame, caption: str) -> Figure:
-    """Draw the points of this run under those of the records (:func:`along_curves`)."""
+    """Draw the points of this run under those of the records (:func:`along_curves`). Each curve has
+    a colour; its forecast is dashed, without intervals. Of the base that was trained alike, only ψ
+    is shown.
+    """
     tables = [beside(points, name, "curve_points") for name in CURVES]
     table = pd.concat(tables, ignore_index=True).drop_duplicates()  # this run is in each
-    titles = table["run"] + ", " + table["curve"] + ": " + table["quantity"]
-    table = table.assign(title=titles).sort_values(["run", "curve"], kind="stable")
+    table = table.assign(
+        title=table["run"] + ": " + table["quantity"],
+        line=table["curve"] + ", " + table["what"],
+    )
+    table.loc[table["what"] == PREDICTED, ["low", "high"]] = np.nan
+    table = table[(table["what"] != CONTROL) | (table["quantity"] == PSI_OF_TEXTS)]
+    looks = {}
+    for i, curve in enumerate(table["curve"].unique()):
+        colour = {"color": style.OTHERS[i]}
+        looks[f"{curve}, {MEASURED}"] = colour | {"label": curve}
+        looks[f"{curve}, {PREDICTED}"] = colour | {
+            "label": f"{curve}, forecast",
+            "linestyle": "--",
+            "marker": "",
+        }
+        looks[f"{curve}, {CONTROL}"] = {
+            "label": CONTROL,
+            "color": style.THEORY,
+            "linestyle": "none",
+            "marker": "x",
+        }
     return panels(
-        table,
+        table.sort_values("run", kind="stable"),
         "steps",
-        by="what",
+        by="line",
+        looks=looks,
         panel="title",
         xlabel="steps of fine-tuning",
         ylabel="",
@@ -765,7 +790,8 @@ def worded_forecasts(quotients: Mapping[str, stats.Estimate], pooled: stats.Esti
     attacks).
     """
     covered = (
-        "Our claim covers attacks that raise the loss on human text by at most 0.1 nats per token."
+        "We expected an error below 20% for attacks that raise the loss on human text by at most"
+        " 0.1 nats per token."
         " Among those with a predicted ψ of at least 1,"
     )
     if pooled is None:
@@ -811,7 +837,7 @@ def _recorded(name: str, kind: str) -> dict[str, stats.Estimate]:
     """Numbers of attacks in a record, by attack; none without a record."""
     run = runs.reference(name)
     rows = run.results.get(kind, {}) if run else {}
-    return {attack: stats.Estimate(**row) for attack, row in rows.items()}
+    return {attack: intervals.of_row(row) for attack, row in rows.items()}
 
 
 def shares_and_prices(table: pd.DataFrame) -> dict[str, dict[str, stats.Estimate]]:

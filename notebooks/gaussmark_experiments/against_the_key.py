@@ -238,7 +238,7 @@ def forged_in_words(used: pd.DataFrame, learnt: pd.DataFrame) -> str:
     the law promises.
     """
     last = shares(used, FORGED, {"ψ": "psi"}).iloc[-1]
-    share = stats.Estimate(*last[["value", "low", "high", "n"]])
+    share = intervals.of_row(last)
     facts = learnt[learnt["n"] == last["texts"]].iloc[0]  # of the first weight
     law = facts["kappa"] ** 0.5 * facts[LAW]
     return (
@@ -525,7 +525,7 @@ def letters_in_words(table: pd.DataFrame) -> str:
     """Say which share of the watermarked texts each rule detects as the last letter."""
     sentences = []
     for rule, row in last_letters(table).items():
-        detected = stats.Estimate(row["value"], row["low"], row["high"], int(row["n"]))
+        detected = intervals.of_row(row)
         sentences.append(
             f"Letter {row['letter']:,} ({rule}) is tested at level {row['level']:.1e}. At this"
             f" level, the share of watermarked letters that is detected is **{detected}** texts."

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
+from gaussmark_experiments import intervals
 from gaussmark_lib import (
     evidence,
     files,
@@ -309,7 +310,7 @@ def shares(rates: Mapping[str, stats.Estimate], level: float, n_tokens: int) -> 
     """
     rows = {}
     for run in runs.references(NOTEBOOK):
-        recorded = {kind: stats.Estimate(**rate) for kind, rate in run.results["rates"].items()}
+        recorded = {kind: intervals.of_row(rate) for kind, rate in run.results["rates"].items()}
         name = f"{answers.title(run)} (reference)"
         rows[name] = _shares(recorded, run.params["level"], run.params["n_tokens"])
     rows[answers.THIS_RUN] = _shares(rates, level, n_tokens)
@@ -346,7 +347,7 @@ def misses_in_words(rates: Mapping[str, stats.Estimate], level: float) -> str:
 
 def recorded_share(run: folder.Run) -> stats.Estimate:
     """Return the share of texts that a record of this notebook detects with their own key."""
-    return stats.Estimate(**run.results["rates"][OWN])
+    return intervals.of_row(run.results["rates"][OWN])
 
 
 def constants(results: Mapping[str, Any]) -> dict[str, float]:
@@ -368,12 +369,7 @@ def estimates(
     level = params["level"]
     detected = _detected(table, "psi_watermarked", level)
     expected = table["expected"].mean()  # of all pairs: a row is a pair
-    gap = stats.Estimate(
-        detected.value - expected,
-        detected.low - expected,
-        detected.high - expected,
-        detected.n,
-    )
+    gap = intervals.less(detected, expected)
     share = f"texts of {params['n_tokens']} tokens detected with their key at level {level}"
     return {GAP: gap, share: detected}
 
@@ -434,8 +430,7 @@ def at_largest(sweep: pd.DataFrame) -> stats.Estimate:
     """Divide the measured mean ψ of :func:`turned` by the prediction, at the largest σ."""
     measured = sweep[sweep["curve"] == MEASURED]
     row = measured.loc[measured["predicted"].idxmax()]
-    value, low, high = row[["value", "low", "high"]] / row["predicted"]
-    return stats.Estimate(value, low, high, int(row["n"]))
+    return intervals.divided(intervals.of_row(row), row["predicted"])
 
 
 def recorded_at_largest(run: folder.Run) -> stats.Estimate | None:

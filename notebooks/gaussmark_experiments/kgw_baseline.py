@@ -25,7 +25,7 @@ from scipy.stats import binom, norm, spearmanr
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gaussmark_experiments import quality, robustness
+from gaussmark_experiments import intervals, quality, robustness
 from gaussmark_experiments.measures import compare
 from gaussmark_experiments.one_key_in_production import Human
 from gaussmark_experiments.token_level_keys import difference
@@ -60,6 +60,7 @@ from gaussmark_lib.workbench.plots.panels import panels
 from gaussmark_lib.workbench.runs.folder import Run
 from gaussmark_lib.workbench.words import number
 
+FEWEST_HUMAN = 20  # texts of a kind, below which the rate of one key is not shown
 LEVELS = (1e-2, 1e-6)
 # Names of contenders, as tables and figures show them.
 CONTROL = "plain, drawn again"
@@ -882,9 +883,9 @@ def prices_in_words(costs: pd.DataFrame, lengths: pd.DataFrame) -> str:
     longest = lengths["n_tokens"].max()
     words = {}
     for name in ("GaussMark", "KGW-1", "KGW-2"):
-        value, low, high, n = over_keys.loc[name, ["value", "low", "high", "n"]]
+        price = intervals.of_row(over_keys.loc[name])
         needed = tokens_needed(lengths, name, LEVELS[0])
-        words[name] = price_in_words(stats.Estimate(value, low, high, int(n)), needed, longest)
+        words[name] = price_in_words(price, needed, longest)
     return f"Price of one detection at level {LEVELS[0]:g}: {listing(words)}."
 
 
@@ -1078,7 +1079,7 @@ def greedy_in_words(ways: pd.DataFrame) -> str:
     elif greedy["high"] < sampled["low"]:
         outcome = "**fewer than at temperature 1**"
     else:
-        outcome = "**no significant difference from temperature 1**"
+        outcome = "**not clearly fewer than at temperature 1**: the two intervals overlap"
     n_greedy = int(greedy["n"])
     return (
         f"Texts detected at level 0.01 at temperature 1, and at temperature 0 (n = {n_greedy}):"
@@ -1553,7 +1554,8 @@ def measures(
     note = f"share of {n_texts} human texts per kind that the worst of {n_keys} keys calls"
     note = f"{note} watermarked at level 0.05"
     part = worst.assign(measure="false alarms of one key", note=note, sign=-1)
-    parts.append(part.assign(in_words=in_words_of_rows, low=np.nan, high=np.nan))
+    if n_texts >= FEWEST_HUMAN:
+        parts.append(part.assign(in_words=in_words_of_rows, low=np.nan, high=np.nan))
     table = pd.concat(parts, ignore_index=True)
     return table[table["scheme"].isin(COLUMNS)]
 

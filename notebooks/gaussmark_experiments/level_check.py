@@ -16,6 +16,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from scipy.stats import kstest, kstwobign
 
+from gaussmark_experiments import intervals
 from gaussmark_lib import generate, models, perturb, score, stats, texts
 from gaussmark_lib.engine import packages
 from gaussmark_lib.gradients import of_pairs
@@ -308,7 +309,7 @@ def detected_at_moved(ways: pd.DataFrame) -> stats.Estimate:
     """
     is_wanted = (ways["way"] == "θ + ξ, N(0, 1)") & (ways["measure"] == DETECTED)
     [row] = ways.loc[is_wanted, ["value", "low", "high", "n"]].to_dict("records")
-    return stats.Estimate(**row)
+    return intervals.of_row(row)
 
 
 def recorded_at_moved(run: Run) -> stats.Estimate:

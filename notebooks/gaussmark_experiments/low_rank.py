@@ -22,6 +22,7 @@ from scipy.stats import norm
 from transformers import PreTrainedModel
 
 from gaussmark_experiments import quality
+from gaussmark_experiments.intervals import divided, of_row
 from gaussmark_experiments.robustness import UNEDITED
 from gaussmark_lib import generate, models, rank_reduce, score, stats
 from gaussmark_lib.beyond.schemes import GaussMark
@@ -228,12 +229,7 @@ def more_than_directions(tested: pd.DataFrame, dropped: Sequence[float]) -> stat
     """
     psi_left = of_strongest(share_of_psi(tested), PSI)
     directions_left = 1 - max(dropped)
-    return stats.Estimate(
-        psi_left.value / directions_left,
-        psi_left.low / directions_left,
-        psi_left.high / directions_left,
-        psi_left.n,
-    )
+    return divided(psi_left, directions_left)
 
 
 def recorded_left(run: Run) -> stats.Estimate | None:
@@ -355,10 +351,7 @@ def detected(psi: Mapping[str, np.ndarray], level: float) -> pd.DataFrame:
 def of_scheme(over: pd.DataFrame, scheme: str) -> dict[str, stats.Estimate]:
     """Return the estimates of a scheme in the table of :func:`over_vanilla`, by quantity."""
     rows = over[over["scheme"] == scheme]  # one row per quantity
-    return {
-        row.quantity: stats.Estimate(row.value, row.low, row.high, row.n)
-        for row in rows.itertuples()
-    }
+    return {row["quantity"]: of_row(row) for row in rows.to_dict("records")}
 
 
 def left_in_words(

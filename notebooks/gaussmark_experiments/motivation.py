@@ -16,6 +16,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
+from gaussmark_experiments import intervals
 from gaussmark_lib import (
     divergence,
     generate,
@@ -200,8 +201,7 @@ def over_prediction(table: pd.DataFrame, sigma: float, quantity: str) -> stats.E
     rows = table[is_wanted].set_index("curve")
     marked = rows.loc[OWN]
     predicted = rows.loc["predicted", "value"]
-    value, low, high = marked[["value", "low", "high"]] / predicted
-    return stats.Estimate(value, low, high, int(marked["n"]))
+    return intervals.divided(intervals.of_row(marked), predicted)
 
 
 def efficiency(table: pd.DataFrame) -> stats.Estimate:

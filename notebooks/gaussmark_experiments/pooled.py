@@ -48,6 +48,7 @@ from pandas.api.types import is_integer_dtype
 from gaussmark_experiments import (
     detectability,
     first_watermark,
+    intervals,
     kgw_baseline,
     motivation,
     robustness,
@@ -302,7 +303,7 @@ def combined_rows(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     for cell_name, cell in table.groupby(names, sort=False):
         row = dict(zip(names, cell_name, strict=True))
         row |= cell[means].mean().to_dict()
-        of_parts = [recorded(numbers) for numbers in cell.to_dict("records")]
+        of_parts = [intervals.of_row(numbers) for numbers in cell.to_dict("records")]
         estimate = of_parts[0]
         # a prediction has no n, and is the same in all parts
         if cell["n"].notna().all():
@@ -329,12 +330,6 @@ def pooled_tables(
     for name in experiment.estimates.keys() & whole.keys():
         whole[name] = combined_rows(whole[name], experiment.estimates[name])
     return whole | experiment.module.summaries(whole, parts[0].params)
-
-
-def recorded(row: Mapping[str, Any]) -> Estimate:
-    """Return the estimate of a recorded row; None stands for an end that does not exist."""
-    numbers = {name: math.nan if row[name] is None else row[name] for name in ESTIMATE}
-    return Estimate(**numbers)
 
 
 def bounds(expected: str) -> dict[str, float]:
@@ -370,7 +365,7 @@ def pooled_row(
     basis = "rows"
     if estimate is None:
         basis = "intervals"
-        estimate = combined([recorded(row) for row in rows.values()])
+        estimate = combined([intervals.of_row(row) for row in rows.values()])
     finding = claims.finding(
         first["claim"],
         estimate,
@@ -389,7 +384,7 @@ def combined_result(values: Sequence[Any]) -> Any:
     if not all(isinstance(value, dict) for value in values):
         return first
     if set(ESTIMATE) <= first.keys():
-        return first | combined([recorded(value) for value in values]).row()
+        return first | combined([intervals.of_row(value) for value in values]).row()
     return {name: combined_result([value.get(name) for value in values]) for name in first}
 
 
@@ -416,7 +411,7 @@ def pooled_results(
     estimate = estimates.get(headline["sentence"])
     if estimate is None:
         headlines = [part.results["headline"] for part in parts]
-        estimate = combined([recorded(row) for row in headlines])
+        estimate = combined([intervals.of_row(row) for row in headlines])
     checks = {check["check"]: check for part in parts for check in part.results["checks"]}
     numbers = module.numbers(tables, params)
     results = combined_result([part.results for part in parts])

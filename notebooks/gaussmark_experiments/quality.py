@@ -35,6 +35,7 @@ from IPython.display import HTML, Markdown
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from gaussmark_experiments import intervals
 from gaussmark_experiments.measures import (
     benchmarks,
     compare,
@@ -797,8 +798,8 @@ def _means_in_words(means: pd.DataFrame) -> str:
     sentences = []
     for measure, rows in means.groupby("measure", sort=False):
         by_model = rows.set_index("model")
-        ours = _estimate(by_model.loc[GAUSSMARK])
-        strong = _estimate(by_model.loc[STRONG])
+        ours = intervals.of_row(by_model.loc[GAUSSMARK])
+        strong = intervals.of_row(by_model.loc[STRONG])
         is_blind = not by_model.loc[STRONG, "differs"]
         blind = " So the measure is blind." if is_blind else ""
         sentences.append(
@@ -806,10 +807,6 @@ def _means_in_words(means: pd.DataFrame) -> str:
             f" Under the strong mark, the mean is {strong}.{blind}"
         )
     return " ".join(sentences)
-
-
-def _estimate(row: pd.Series) -> stats.Estimate:
-    return stats.Estimate(row["value"], row["low"], row["high"], int(row["n"]))
 
 
 def under_strong(changes: pd.DataFrame, measure: str) -> Callable[[Run], stats.Estimate | None]:
@@ -821,7 +818,7 @@ def under_strong(changes: pd.DataFrame, measure: str) -> Callable[[Run], stats.E
 
     def of_record(run: Run) -> stats.Estimate | None:
         name = answers.title(run)
-        return _estimate(by_run.loc[name]) if name in by_run.index else None
+        return intervals.of_row(by_run.loc[name]) if name in by_run.index else None
 
     return of_record
 
@@ -1032,7 +1029,7 @@ def equivalents_beside(equivalent: pd.DataFrame, model: str) -> Markdown:
 
 def equivalent_of(scheme: str) -> Callable[[pd.DataFrame], stats.Estimate]:
     """Return a function from :func:`equivalent_temperatures` to a scheme's row."""
-    return lambda table: _estimate(table.set_index("scheme").loc[scheme])
+    return lambda table: intervals.of_row(table.set_index("scheme").loc[scheme])
 
 
 def temperatures_in_words(temperature: pd.DataFrame) -> str:

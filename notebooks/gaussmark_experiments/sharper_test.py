@@ -25,6 +25,7 @@ from scipy.stats import norm
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gaussmark_experiments import intervals
 from gaussmark_experiments.layer_sigma_sweep import matrix_kind
 from gaussmark_experiments.robustness import (
     UNEDITED,
@@ -448,7 +449,7 @@ def growth(stronger: pd.DataFrame, weaker: pd.DataFrame) -> stats.Estimate:
 def recorded_growth(run: Run) -> stats.Estimate | None:
     """Return the :func:`growth` of a record; None if the record is older than it."""
     row = run.results.get("growth")
-    return stats.Estimate(row["value"], row["low"], row["high"], row["n"]) if row else None
+    return intervals.of_row(row) if row else None
 
 
 def nearest(model: PreTrainedModel, weight: str, n: int) -> list[str]:

@@ -519,11 +519,11 @@ def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
         for theory, value in theories.items():
             rows.append({"texts": middle, "what": theory, "value": value})
     return panels(
-        pd.DataFrame(rows),
+        intervals.rows_of_enough(pd.DataFrame(rows)),
         "texts",
         by="what",
         title="Share of ψ that is new in the n-th watermarked text",
-        caption=f"{caption}; intervals over keys, 95% for all points together",
+        caption=f"{caption}; intervals over {intervals.FEWEST} keys or more, 95% for all points",
         xlabel="earlier watermarked texts",
         ylabel="innovation divided by ψ",
     )

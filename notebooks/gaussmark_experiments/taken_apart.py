@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from gaussmark_experiments import intervals
 from gaussmark_lib import models, perturb, score, stats
 from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.gradients import TextGradient, of_pairs
@@ -394,7 +395,7 @@ def alarms_less_level(rows: pd.DataFrame, level: float) -> stats.Estimate:
         rows: of :func:`detected`, of one test.
     """
     share = stats.interval(rows["hit"] == 1, cluster=rows["key"])
-    return stats.Estimate(share.value - level, share.low - level, share.high - level, share.n)
+    return intervals.less(share, level)
 
 
 def keeps_level(hits: pd.DataFrame, level: float) -> bool:

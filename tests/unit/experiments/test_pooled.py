@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from gaussmark_experiments import detectability, pooled
+from gaussmark_experiments import detectability, intervals, pooled
 from gaussmark_lib import files, stats
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.stats import Estimate
@@ -204,5 +204,5 @@ def test_a_record_says_what_its_rows_say(name):
     }
     assert of_rows <= found.keys()
     for sentence in found.keys() & recorded.keys():
-        again = pooled.recorded(recorded[sentence])
+        again = intervals.of_row(recorded[sentence])
         assert again.row() == pytest.approx(found[sentence].row(), nan_ok=True), sentence
