@@ -21,6 +21,7 @@ of notebook 11 is ``widgets.playground``. Programs without a notebook and folder
 ``theory_in_full``         16: simulated and exact values, in the models of ``toys``
 ``sharper_test``           17: which direction detects most, without edits and after edits
 ``streams``                18: a stream of texts, and what an attacker gains by queries
+``several_users``          18: a stream of answers by several users, with a key each
 ``taken_apart``            19: ψ and the likelihood ratio, with exact and empirical thresholds
 ``learned_mark``           19: what training the marked matrix gains over plain noise
 ``train_doclm``            20: how good a trained model is (its training: ``doclm``)

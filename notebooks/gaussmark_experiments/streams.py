@@ -526,6 +526,7 @@ def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
         caption=f"{caption}; intervals over {intervals.FEWEST} keys or more, 95% for all points",
         xlabel="earlier watermarked texts",
         ylabel="innovation divided by ψ",
+        ylim=(0, 1.05),
     )
 
 
