@@ -880,9 +880,10 @@ def worded_greedy(greedy: stats.Estimate) -> str:
     """Word ψ of greedy texts divided by ψ of sampled texts, and whether this decides between a half
     and all of it.
     """
-    shown = intervals.of_enough(greedy)
-    sentence = f"ψ of greedy texts divided by ψ of texts sampled at temperature 1: {shown} pairs."
-    if shown.low <= 0.5 and shown.high >= 1:
+    if greedy.n < intervals.FEWEST:
+        return f"{greedy.n} pairs are too few to compare greedy with sampled texts."
+    sentence = f"ψ of greedy texts divided by ψ of texts sampled at temperature 1: {greedy} pairs."
+    if greedy.low <= 0.5 and greedy.high >= 1:
         sentence += " The interval contains 0.5 and 1, so these pairs do not decide between them."
     return sentence
 
