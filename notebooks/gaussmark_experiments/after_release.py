@@ -341,7 +341,7 @@ def releases(
         human_ends = [human[i] for i in rows]
         keys = [pairs.keys[number], pairs.keys[number - 1]]
         xi = perturb.noise(lm.model, wm, keys[0])
-        model = attacks.renoised(lm.model, wm, keys[0])
+        model = attacks.released(lm.model, wm, keys[0])
         yield Release(
             lm,
             wm,
@@ -946,7 +946,7 @@ def served(
         for prompt, key in zip(*pairs, strict=True)
     ]
     for i, (prompt, key) in enumerate(zip(*pairs, strict=True)):
-        release = attacks.renoised(lm.model, wm, key)  # θ + ξ of this pair's key
+        release = attacks.released(lm.model, wm, key)  # θ + ξ of this pair's key
         for way, ids in _by_checkpoint(lm, release, prompt, n_tokens, seed + i).items():
             texts.setdefault(way, []).append(ids)
     placed = wm.on(lm.model)

@@ -491,7 +491,7 @@ class Bench:
         key = self.pairs.keys[group[0]]
         prompts = [self.pairs.prompts[i] for i in group]
         training = texts.human(lm, self.setting.text, N_TRAINING, TRAINING_TOKENS, split="pilot")
-        release = attacks.renoised(lm.model, self.tried[family[0]].wm, key)
+        release = attacks.released(lm.model, self.tried[family[0]].wm, key)
         suspect = attacks.fine_tuned(
             release,
             training,

@@ -307,7 +307,7 @@ def _grid(table: pd.DataFrame, kind: str, test: tuple[str, str, str]) -> np.ndar
     prompt, statistic, _ = test
     of_kind = table[table["kind"] == kind]
     rows = of_kind[of_kind["prompt"] == prompt]
-    grid = rows.pivot_table(index="key", columns="text", values=statistic)
+    grid = rows.pivot(index="key", columns="text", values=statistic)
     return grid.to_numpy()
 
 

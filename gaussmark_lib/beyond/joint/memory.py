@@ -22,6 +22,7 @@ from gaussmark_lib.beyond.joint.directions import Direction, Directions
 from gaussmark_lib.errors import GaussMarkError
 
 GIVEN = -1  # the place of a reference text, which is not part of the stream
+NO_REPEAT = -1  # of a text that repeats no earlier text of the stream
 
 
 class Answer(NamedTuple):
@@ -82,7 +83,7 @@ class Memory:
             innovation=innovation,
             p_given=norm.sf(innovation),
             residual=residual,
-            repeats=GIVEN,
+            repeats=NO_REPEAT,
         )
 
     def _nothing_new(
@@ -99,7 +100,7 @@ class Memory:
             innovation=innovation,
             p_given=np.nan_to_num(norm.sf(innovation), nan=1.0),
             residual=0.0,
-            repeats=self.places[nearest] if is_same else GIVEN,
+            repeats=self.places[nearest] if is_same else NO_REPEAT,
         )
 
     def _refuse_without_room(self, u: Direction) -> None:

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 from gaussmark_lib import gradients, perturb, score
 from gaussmark_lib.beyond.joint import bets, directions
 from gaussmark_lib.beyond.joint.bets import Bet
-from gaussmark_lib.beyond.joint.memory import GIVEN, Answer
+from gaussmark_lib.beyond.joint.memory import GIVEN, NO_REPEAT, Answer
 from gaussmark_lib.beyond.joint.state import State
 from gaussmark_lib.errors import (
     GaussMarkError,
@@ -143,7 +143,7 @@ def sequence(
         rows.append(score.failure(text, responses[text], ids))
     table = pd.concat(rows).sort_values("text", kind="stable", ignore_index=True)
     table = table.reindex(columns=COLUMNS)
-    table["repeats"] = table["repeats"].fillna(GIVEN).astype(int)
+    table["repeats"] = table["repeats"].fillna(NO_REPEAT).astype(int)
     if failed is not None:
         messages = {text: str(error) for text, error in failed.items()}
         table["error"] = table["text"].map(messages)

@@ -338,13 +338,18 @@ def _with_adapter(model: PreTrainedModel, rank: int, seed: int) -> "PeftModel":
         return get_peft_model(model, config)
 
 
-def renoised(model: PreTrainedModel, wm: Watermark, key: Key) -> PreTrainedModel:
-    """Add another noise to the same matrices, with a key of the attacker."""
+def released(model: PreTrainedModel, wm: Watermark, key: Key) -> PreTrainedModel:
+    """Return a copy of the model at θ + ξ: what the owner of a key releases."""
     new = deepcopy(model)
     wm, [key] = perturb.ready(new, wm, [key])
     for linear, [xi] in zip(wm.linears, perturb.drawn(wm, [key]), strict=True):
         linear.value().add_(xi.to(linear.parameter))
     return new
+
+
+def renoised(release: PreTrainedModel, wm: Watermark, key: Key) -> PreTrainedModel:
+    """Add another noise to the same matrices, with a key of the attacker."""
+    return released(release, wm, key)
 
 
 def swapped(model: PreTrainedModel, donor: PreTrainedModel, name: str) -> PreTrainedModel:

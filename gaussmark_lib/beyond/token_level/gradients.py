@@ -15,10 +15,9 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import likelihood, tokens
 from gaussmark_lib.engine import arithmetic, hooks
+from gaussmark_lib.engine.terms import Factors
 from gaussmark_lib.errors import InvalidModelError
 from gaussmark_lib.weights import Weight
-
-Factors = tuple[Float[Tensor, "k d_in"], Float[Tensor, "k d_out"]]  # a_k and g_k of each token
 
 
 def is_local(model: PreTrainedModel, linear: Weight) -> bool:
@@ -37,7 +36,7 @@ def is_local(model: PreTrainedModel, linear: Weight) -> bool:
 def factors(
     model: PreTrainedModel, linear: Weight, prompt: Sequence[int], response: Sequence[int]
 ) -> Factors:
-    """Return a_k and g_k of each response token for a local weight, in float32 or wider.
+    """Return g_k and a_k of each response token for a local weight, in float32 or wider.
 
     A g_k that is only rounding error, compared with the largest g_k of the text, is set to 0.
     """
@@ -45,11 +44,13 @@ def factors(
     [g] = torch.autograd.grad(log_p, call.y, torch.ones_like(log_p))
     predicting = slice(-len(response) - 1, -1)
     of_positions = g.view(-1, g.shape[-1])  # (positions, d_out)
-    a = arithmetic.wide(call.a[0, predicting])
     g = arithmetic.wide(of_positions[predicting])
     size = g.norm(dim=-1, keepdim=True)
     rounding = 16 * torch.finfo(call.y.dtype).eps * size.max()
-    return a, g.masked_fill(size <= rounding, 0.0)
+    return Factors(
+        g=g.masked_fill(size <= rounding, 0.0),
+        a=arithmetic.wide(call.a[0, predicting]),
+    )
 
 
 def _traced(

@@ -32,6 +32,7 @@ from transformers import PreTrainedModel
 
 from gaussmark_lib import generate, kgw, perturb, rank_reduce, stats, tokens
 from gaussmark_lib.beyond.token_level import gradients
+from gaussmark_lib.engine.terms import Factors
 from gaussmark_lib.errors import (
     DegenerateScoreError,
     InvalidTextError,
@@ -161,8 +162,8 @@ def per_token(
     pairs = list(tokens.Reader(model).pairs(prompts, responses).values())
     wm = ready(model, wm, keys, len(pairs))
     factors = [gradients.factors(model, wm.linear, *pair) for pair in pairs]
-    a = pad_sequence([a_of_text for a_of_text, _ in factors], batch_first=True)
-    g = pad_sequence([g_of_text for _, g_of_text in factors], batch_first=True)
+    a = pad_sequence([of_text.a for of_text in factors], batch_first=True)
+    g = pad_sequence([of_text.g for of_text in factors], batch_first=True)
     n_positions = a.shape[1]
     slopes = []  # g_kᵀ ξ_k a_k of all texts, for each k
     for k in range(n_positions):
@@ -172,7 +173,7 @@ def per_token(
     tables = []
     for text, (_, response) in enumerate(pairs):
         of_text = slope[text, : len(response)].double().cpu().numpy()
-        size = _projected_norms(wm, *factors[text])
+        size = _projected_norms(wm, factors[text])
         if not np.isfinite(of_text).all() or not np.isfinite(size).all() or not size.any():
             raise DegenerateScoreError(
                 f"text {text}: expected finite gradients that are not all zero; the weight has no"
@@ -191,12 +192,10 @@ def per_token(
     return pd.concat(tables, ignore_index=True)
 
 
-def _projected_norms(
-    wm: PlacedWatermark, a: Float[Tensor, "k d_in"], g: Float[Tensor, "k d_out"]
-) -> Float[np.ndarray, " k"]:
+def _projected_norms(wm: PlacedWatermark, factors: Factors) -> Float[np.ndarray, " k"]:
     """‖PG_kQ‖ = ‖Pg_k‖·‖Qa_k‖ of each token."""
-    a = rank_reduce.project_out(a.T, wm.projectors[0].right)
-    g = rank_reduce.project_out(g.T, wm.projectors[0].left)
+    a = rank_reduce.project_out(factors.a.T, wm.projectors[0].right)
+    g = rank_reduce.project_out(factors.g.T, wm.projectors[0].left)
     return (a.norm(dim=0) * g.norm(dim=0)).double().cpu().numpy()
 
 

@@ -59,7 +59,7 @@ def test_a_forecast_is_the_mean_over_what_the_suspect_could_say():
     slopes = after_release.along(LM, WM, xi, *asked)
     [none] = after_release.foretold(LM.model, *asked, slopes)
     assert none == pytest.approx(0, abs=0.02)  # Σ p ∇log p = 0
-    release = attacks.renoised(LM.model, WM, PAIRS.keys[0])
+    release = attacks.released(LM.model, WM, PAIRS.keys[0])
     [own] = after_release.foretold(release, *asked, slopes)
     with torch.no_grad():
         ids = torch.tensor([[*PROMPTS[0], *HUMAN[0]]])
@@ -85,7 +85,7 @@ def test_a_row_is_what_the_rooms_say_of_this_text(made, table):
     """The second release, rounded to 4 bits."""
     rows = table[(table["attack"] == "4 bits") & (table["release"] == 1)]
     x, own, key = PROMPTS[2:4], HUMAN[2:4], PAIRS.keys[1]
-    release = attacks.renoised(LM.model, WM, key)
+    release = attacks.released(LM.model, WM, key)
     suspect = made["4 bits"][1](release)
     texts = after_release.generate.sample(suspect, x, 12, seed=2 + 1 + 1)
     tests = [("psi", 0, key), ("sharper", 0.1, key), ("wrong", 0, PAIRS.keys[0])]
@@ -146,7 +146,7 @@ def test_a_drafted_text_is_the_releases_and_not_the_drafts():
     0 if the release writes, and below 0 if the base does.
     """
     strong = Watermark(tiny_lm.WEIGHT, 0.5)
-    release = attacks.renoised(LM.model, strong, PAIRS.keys[0])
+    release = attacks.released(LM.model, strong, PAIRS.keys[0])
     asked = release, LM.model, PROMPTS[0]
     texts = [after_release.assisted(*asked, 6, seed) for seed in range(60)]
     assert {len(text) for text in texts} == {6}
@@ -166,7 +166,7 @@ def test_a_drafted_text_is_the_releases_and_not_the_drafts():
 
 
 def test_a_student_is_the_base_trained_on_what_the_release_writes(made):
-    release = attacks.renoised(LM.model, WM, PAIRS.keys[0])
+    release = attacks.released(LM.model, WM, PAIRS.keys[0])
     student = made["a student of its texts"][1](release)
     heads = [ids[:6] for ids in TRAINING]
     written = after_release.generate.sample(release, heads, 6, seed=0)

@@ -174,7 +174,7 @@ def test_a_strong_noise_shows_in_the_smallest_singular_values(model):
     for layer in wide.model.layers:  # as trained matrices are: far from full rank
         U, S, Vh = torch.linalg.svd(layer.mlp.down_proj.weight.data, full_matrices=False)
         layer.mlp.down_proj.weight.data = (U * S * 0.7 ** torch.arange(len(S))) @ Vh
-    table = attacks.bulk(attacks.renoised(wide, Watermark(NAME, 0.05), Key.from_seed(0)))
+    table = attacks.bulk(attacks.released(wide, Watermark(NAME, 0.05), Key.from_seed(0)))
     assert table["weight"][0] == NAME
     assert table["floor"][0] > 0.03
     assert table["ratio"][0] > 10

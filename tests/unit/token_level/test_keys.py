@@ -161,7 +161,7 @@ def test_a_certain_token_is_no_hit_and_tokens_that_are_all_certain_say_nothing(
 ):
     a, g = torch.ones(3, 48), torch.ones(3, 32)
     g[1] = 0
-    monkeypatch.setattr(token_gradients, "factors", lambda *_: (a, g))
+    monkeypatch.setattr(token_gradients, "factors", lambda *_: token_gradients.Factors(g, a))
     table = token_keys.per_token(model, [[1]], [[5, 6, 7]], wm, [key])
     assert table["gamma"][1] == -np.inf
     others = table["gamma"][[0, 2]]
