@@ -27,6 +27,7 @@ from typing import Any
 
 import pandas as pd
 from IPython.display import HTML
+from scipy.stats import binom
 
 from gaussmark_lib.stats import Estimate
 from gaussmark_lib.workbench import runs, words
@@ -36,6 +37,8 @@ from gaussmark_lib.workbench.record import record as keep
 from gaussmark_lib.workbench.runs import notebook as notebooks
 from gaussmark_lib.workbench.runs.folder import Run
 
+Counts = int | pd.Series
+CHANCE = 1e-5  # at most so many of the runs in which a level is true fail its check
 HELD = "held"
 NOT_HELD = "not held"
 EDGE = "at the edge"
@@ -138,6 +141,17 @@ def check(sentence: str, ok: bool) -> dict[str, str | bool]:
     """
     assert ok, f"expected that {sentence}, but it does not hold here"
     return {"check": sentence, "ok": True}
+
+
+def keeps_level(sentence: str, n_alarms: Counts, n: Counts, level: float | Sequence[float]) -> dict:
+    """Check that ``n_alarms`` false alarms of ``n`` independent keys are not too many for a level.
+    Of several such numbers, none may be too large.
+
+    >>> keeps_level("the test keeps its level", n_alarms=9, n=100, level=0.05)
+    {'check': 'the test keeps its level', 'ok': True}
+    """
+    tails = binom.sf(n_alarms - 1, n, level)  # the probabilities of so many, or more
+    return check(sentence, bool(tails.min() > CHANCE / tails.size))
 
 
 def report(

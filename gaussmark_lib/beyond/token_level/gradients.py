@@ -44,13 +44,11 @@ def factors(
     [g] = torch.autograd.grad(log_p, call.y, torch.ones_like(log_p))
     predicting = slice(-len(response) - 1, -1)
     of_positions = g.view(-1, g.shape[-1])  # (positions, d_out)
+    a = arithmetic.wide(call.a[0, predicting])
     g = arithmetic.wide(of_positions[predicting])
     size = g.norm(dim=-1, keepdim=True)
     rounding = 16 * torch.finfo(call.y.dtype).eps * size.max()
-    return Factors(
-        g=g.masked_fill(size <= rounding, 0.0),
-        a=arithmetic.wide(call.a[0, predicting]),
-    )
+    return Factors(g=g.masked_fill(size <= rounding, 0.0), a=a)
 
 
 def _traced(
