@@ -296,6 +296,13 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
 def combined_rows(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     """Combine the rows of all parts in a table of estimates that have the same names. Another
     column, such as a σ that each part solved, has its mean.
+
+    >>> rows = [["measured", 1.0, 0.5, 1.5, 10], ["predicted", 2.0, None, None, None]]
+    >>> part = pd.DataFrame(rows, columns=["curve", *ESTIMATE])
+    >>> combined_rows(pd.concat([part, part]), ["curve"])
+           curve  value       low      high     n
+    0   measured    1.0  0.646447  1.353553  20.0
+    1  predicted    2.0       NaN       NaN   NaN
     """
     columns = [column for column in table.columns if column != PART]
     means = [column for column in columns if column not in [*names, *ESTIMATE]]
@@ -303,12 +310,12 @@ def combined_rows(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     for cell_name, cell in table.groupby(names, sort=False):
         row = dict(zip(names, cell_name, strict=True))
         row |= cell[means].mean().to_dict()
-        of_parts = [intervals.of_row(numbers) for numbers in cell.to_dict("records")]
-        estimate = of_parts[0]
         # a prediction has no n, and is the same in all parts
+        estimate = cell[ESTIMATE].iloc[0].to_dict()
         if cell["n"].notna().all():
-            estimate = combined(of_parts)
-        rows.append(row | estimate.row())
+            of_parts = [intervals.of_row(numbers) for numbers in cell.to_dict("records")]
+            estimate = combined(of_parts).row()
+        rows.append(row | estimate)
     return pd.DataFrame(rows)[columns]
 
 

@@ -1,8 +1,9 @@
 """A stream of answers that a model wrote for several users, each with a separate key. Whose key is
 found, and after how many answers?
 
-The answer of another user is watermarked, but not with your key. It does not depend on your key, so
-your key's innovation on it is N(0, 1), as on a human text.
+The answer of another user is watermarked, but not with your key. It does not depend on your key. So
+your key's innovation on it is N(0, 1), as on a human text: exactly if no earlier text has your key,
+and otherwise to first order.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from gaussmark_experiments import streams
 from gaussmark_experiments.one_key_in_production import gradients, units
 from gaussmark_lib import generate, models, perturb, score, stats
 from gaussmark_lib.beyond import joint
+from gaussmark_lib.errors import ParameterError
 from gaussmark_lib.tokens import Texts
 from gaussmark_lib.workbench import answers, record
 from gaussmark_lib.workbench.pairs import means
@@ -24,7 +26,7 @@ from gaussmark_lib.workbench.plots.panels import panels
 
 USERS = "streams_users"  # the record of this section
 FOUND = "one key: E ≥ 20"
-NAMED = "all users' keys: E ≥ 20 times the number of users"
+NAMED = "all keys: E ≥ 20 times the number of users"
 
 
 class Answers(NamedTuple):
@@ -59,10 +61,10 @@ def written(
     keys. The prompts are repeated if there are too few.
     """
     author = np.repeat(np.arange(n_users), n_each)
-    asked = [prompts[i % len(prompts)] for i in range(len(author))]
+    repeated = [prompts[i % len(prompts)] for i in range(len(author))]
     marks = [(wm, keys[user]) for user in author]
-    responses = generate.sample(lm.model, asked, n_tokens, marks=marks, seed=seed)
-    of_answers = gradients(lm, asked, responses, wm, dtype)
+    responses = generate.sample(lm.model, repeated, n_tokens, marks=marks, seed=seed)
+    of_answers = gradients(lm, repeated, responses, wm, dtype)
     u = units(of_answers)
     return Answers(
         author=author,
@@ -78,8 +80,8 @@ def until_found(texts: Answers, n_users: int, *, seed: int = 0) -> pd.DataFrame:
 
     Returns:
         ``users`` (how many), ``stream, key, is_user``, and for each of two rules how many answers
-        of its own user a key needed (infinite if it was never found): ``found``, until the wealth
-        is 20, and ``named``, until it is 20 times the number of users.
+        of its own user a key had seen (infinite if it was never found): ``found``, when the wealth
+        reached 20, and ``named``, when it reached 20 times the number of users.
 
     >>> strong = Answers(np.array([0, 0, 1, 1]), np.zeros((4, 3)), np.eye(4), np.full(4, 4.0))
     >>> strong.psi[:2, 0] = 5.0  # the first user's key sees its answers, and the second's does not
@@ -91,6 +93,8 @@ def until_found(texts: Answers, n_users: int, *, seed: int = 0) -> pd.DataFrame:
     """
     rng = np.random.default_rng(seed)
     n_all = texts.author.max() + 1
+    if n_users > n_all:
+        raise ParameterError(f"users_per_stream: expected at most {n_all} users, got {n_users}")
     tables = []
     for first in range(0, n_all - n_users + 1, n_users):
         users = np.arange(first, first + n_users)
@@ -127,8 +131,8 @@ def shares(found: pd.DataFrame, n_each: int) -> pd.DataFrame:
     tables = []
     for rule, column in {FOUND: "found", NAMED: "named"}.items():
         for n_answers in range(1, n_each + 1):
-            hits = of_users.assign(hit=of_users[column] <= n_answers)
-            table = means(hits, ["users"], "hit")
+            is_found = of_users.assign(is_found=of_users[column] <= n_answers)
+            table = means(is_found, ["users"], "is_found")
             tables.append(table.assign(rule=rule, answers=n_answers))
     return pd.concat(tables, ignore_index=True)
 
@@ -171,8 +175,11 @@ def in_words(users: pd.DataFrame) -> str:
     for n_users, rows in users[users["is_user"]].groupby("users"):
         found, named = (stats.interval(np.isfinite(rows[rule])) for rule in ("found", "named"))
         sentences.append(
-            f"**{n_users} users** in a stream: {found} users are found at a wealth of 20, and"
-            f" {named} at {streams.ACCUSED * n_users:,}."
+            f"**{n_users} users** in a stream: the share of users found is {found} users at a"
+            f" wealth of 20, and {named} users at {streams.ACCUSED * n_users:,}."
         )
     alarm = alarms(users)
-    return f"{' '.join(sentences)} Keys without an answer that reach 20: **{alarm}** keys."
+    return (
+        f"{' '.join(sentences)} Keys without an answer reach 20 in a share of **{alarm}** keys of"
+        " their streams; at most 0.05 is allowed."
+    )

@@ -523,7 +523,7 @@ def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
         "texts",
         by="what",
         title="Share of ψ that is new in the n-th watermarked text",
-        caption=f"{caption}; intervals over {intervals.FEWEST} keys or more, 95% for all points",
+        caption=f"{caption}; {intervals.note(long['key_id'].nunique(), 'keys')}, for all points",
         xlabel="earlier watermarked texts",
         ylabel="innovation divided by ψ",
         ylim=(0, 1.05),
