@@ -509,6 +509,7 @@ def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
     """
     rows = []
     confidence = 1 - 0.05 / long["texts"].nunique()  # all points together, 95%
+    n_keys = long["texts"].value_counts().min()
     for middle, segment in long.groupby("texts"):
         measured = stats.interval(segment["measured"], confidence=confidence)
         rows.append({"texts": middle, "what": "measured", **measured.row()})
@@ -523,7 +524,7 @@ def draw_kept(long: pd.DataFrame, c: float, caption: str) -> Figure:
         "texts",
         by="what",
         title="Share of ψ that is new in the n-th watermarked text",
-        caption=f"{caption}; {intervals.note(long['key_id'].nunique(), 'keys')}, for all points",
+        caption=f"{caption}; {intervals.note(n_keys, 'keys')}, for all points together",
         xlabel="earlier watermarked texts",
         ylabel="innovation divided by ψ",
         ylim=(0, 1.05),
