@@ -29,7 +29,7 @@ import torch
 from IPython.display import Markdown
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from scipy.stats import norm
+from scipy.stats import binomtest, norm
 from torch import Tensor
 from transformers import (
     PreTrainedModel,
@@ -1113,14 +1113,16 @@ def outcomes_by_engine(
     # a failed check stops the run: chance must not fail it
     wrong = stats.interval(marked["wrong"], cluster=marked["key"], confidence=0.9999)
     # over keys, the alarms of an unmarked file are independent coins
-    n_hits, n_keys = found.alarms["n_hits"], found.alarms["n_keys"]
+    odds = [binomtest(row.n_hits, row.n_keys, level) for row in found.alarms.itertuples()]
+    is_kept = bool(min(odd.pvalue for odd in odds) > 1e-5)
     checks = [
         claims.check(
             "another key finds nothing in answers",
             wrong.low <= 0 <= wrong.high,
         ),
-        claims.keeps_level(
-            "unmarked files of five types keep the level over keys", n_hits, n_keys, level
+        claims.check(
+            "unmarked files of five types keep the level over keys",
+            is_kept,
         ),
     ]
     return findings, checks
