@@ -58,6 +58,7 @@ SIZE_LEVEL = 0.02  # of "tokens needed", as Mark My Words has it
 MARKED = 0.25  # share of the marked text in a copy-paste text
 PROMPT_TOKENS = 32
 START_PSI = 4.0  # where the search for an equal price begins
+MOST_PILOT = 48  # texts of the pilot on which the price is solved
 REQUEST = "Please rewrite the following text: "  # that of MarkLLM's GPTParaphraser
 # of LoRA: each release is trained on the pilot's human texts
 N_RELEASES = 8
@@ -183,6 +184,17 @@ class Bench:
         wanted = self.setting.n_tokens
         return texts.fit(self.lm, self.pairs.prompts, wanted, growth=1 / MARKED)
 
+    @cached_property
+    def pilot_prompts(self) -> list[list[int]]:
+        """Prompts of the pilot, on whose plain texts the price is solved: about half as many
+        as pairs.
+        """
+        n_pairs = self.setting.n_pairs
+        n = min(MOST_PILOT, max(begin.N_TEXTS, n_pairs // 2))
+        if self.setting.text not in texts.KINDS:
+            n = min(n, n_pairs)  # a small file has no more texts
+        return texts.prompts(self.lm, self.setting.text, n, PROMPT_TOKENS, split="pilot")
+
     def price(self) -> dict[str, Any]:
         """Return ``sigma`` of GaussMark, and ``nats``, the price per token of KGW-1 for which it is
         solved, on plain texts of the pilot.
@@ -191,7 +203,7 @@ class Bench:
 
     def _solved(self) -> dict[str, Any]:
         lm = self.lm
-        prompts = begin.pilot_prompts(lm, self.setting.text, PROMPT_TOKENS, self.setting.n_pairs)
+        prompts = self.pilot_prompts
         pilot = Pairs(prompts, several.pilot_keys(len(prompts)))
         plain = generate.sample(lm.model, prompts, self.n_tokens)
         rival = KGW(1.0, pilot.keys[0])
@@ -214,12 +226,6 @@ class Bench:
         """The schemes by name. The rank-reduced one has a σ for the same price, to first order."""
         price = self.price()
         wm = Watermark(price["weight"], price["sigma"])
-        prompts = begin.pilot_prompts(
-            self.lm,
-            self.setting.text,
-            PROMPT_TOKENS,
-            self.setting.n_pairs,
-        )
         psi = float(np.sqrt(2 * self.n_tokens * price["nats"]))
         return robustness.candidates(
             self.lm,
@@ -228,7 +234,7 @@ class Bench:
             self.pairs,
             self.n_tokens,
             psi=psi,
-            pilot=prompts,
+            pilot=self.pilot_prompts,
         )
 
     def plain(self) -> dict[str, Any]:
