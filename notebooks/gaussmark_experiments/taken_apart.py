@@ -100,17 +100,16 @@ def measured(
 
     Args:
         marked: (prompts, responses) that each key's model wrote.
-        human: kind of text → (prompts, responses), which are tested under every key.
+        human: two kinds of text → (prompts, responses), which are tested under every key.
 
     Returns:
         ``kind`` (``MARKED`` or a kind of human text), ``key`` (its number), ``text``, ``prompt``
         (``KNOWN`` or ``UNKNOWN``), and a column per statistic.
     """
-    of_kinds = []
-    for number, texts in enumerate(marked):
-        of_kinds.append((MARKED, [number], texts))
-    for kind, texts in human.items():
-        of_kinds.append((kind, range(len(keys)), texts))
+    if len(human) < 2:
+        raise ParameterError(f"other: expected another kind of text than {[*human]}")
+    of_kinds = [(MARKED, [number], texts) for number, texts in enumerate(marked)]
+    of_kinds += [(kind, range(len(keys)), texts) for kind, texts in human.items()]
     tables = []
     for kind, numbers, (prompts, responses) in of_kinds:
         tested_keys = [keys[number] for number in numbers]

@@ -50,10 +50,12 @@ def test_each_statistic_is_what_its_formula_says(lm, texts):
 
 def test_each_key_tests_its_own_texts_and_every_human_text_with_and_without_the_prompt(lm, texts):
     marked = [([prompt], [text]) for prompt, text in zip(*texts, strict=True)][:3]
-    table = taken_apart.measured(lm, WM, KEYS, marked, {"speeches": texts})
+    table = taken_apart.measured(lm, WM, KEYS, marked, {"speeches": texts, "news": texts})
     counts = table.groupby(["kind", "prompt"]).size()
     assert counts[MARKED, KNOWN] == counts[MARKED, UNKNOWN] == 3
-    assert counts["speeches", KNOWN] == 12
+    assert counts["speeches", KNOWN] == counts["news", UNKNOWN] == 12
+    with pytest.raises(taken_apart.ParameterError, match="another kind of text"):
+        taken_apart.measured(lm, WM, KEYS, marked, {"speeches": texts})
     own = table[(table["kind"] == MARKED) & (table["prompt"] == KNOWN)].set_index("key")
     right = score(lm.model, texts[0][:3], texts[1][:3], WM, KEYS, paired=True)["psi"]
     np.testing.assert_allclose(own.loc[[0, 1, 2], AT_THETA], right, atol=1e-4)
@@ -86,12 +88,10 @@ def test_statistics_that_are_one_up_to_shift_and_scale_detect_the_same_texts(sco
     by_test = empirical.groupby("statistic")["hit"].apply(list)
     assert by_test[AT_MOVED] == by_test[RATIO] == by_test[AT_THETA]
     assert "speeches" not in set(empirical["kind"])  # it set the threshold
-    at_least = set(hits[hits["level"] == 0.001]["threshold"])
-    assert at_least == {taken_apart.EXACT}  # 400 pairs have no threshold at .001
+    assert set(hits[hits["level"] == 0.001]["threshold"]) == {taken_apart.EXACT}  # 400 are too few
     new, old = (UNKNOWN, RATIO, taken_apart.EMPIRICAL), (UNKNOWN, AT_MOVED, taken_apart.EMPIRICAL)
     assert taken_apart.gain(scores, "speeches", 0.05, new, old).value == 0
-    new = (KNOWN, AT_THETA, taken_apart.EXACT)
-    old = (KNOWN, AT_MOVED, taken_apart.EXACT)
+    new, old = (KNOWN, AT_THETA, taken_apart.EXACT), (KNOWN, AT_MOVED, taken_apart.EXACT)
     assert taken_apart.gain(scores, "speeches", 0.05, new, old).low > 0.5  # the trap
     apart = taken_apart.apart(scores, "speeches").groupby("prompt")["value"]
     assert (apart.max() - apart.min()).max() == pytest.approx(0, abs=1e-9)
