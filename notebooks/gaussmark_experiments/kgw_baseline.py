@@ -529,8 +529,8 @@ def draw_correction(corrected: pd.DataFrame, distances: pd.DataFrame, caption: s
         "model",
         panel="panel",
         sharey=False,
-        ylabel="distance from plain text over keys, nats per token",
-        at={"plain text at temperature 1": 0},
+        ylabel="nats per token",
+        at={"plain text": 0},
         title="A lower temperature: which distance from plain text does it remove?",
         caption=f"this run: {caption}; 95% intervals",
     )
