@@ -98,7 +98,7 @@ def test_the_page_of_the_bench_prints_its_record_if_there_is_one(tmp_path):
             "rates": rates,
             "prices": [estimate | {"price": "kl"}, estimate | {"price": "change", "low": None}],
             "tokens": [{"scheme": "KGW-1", "in_words": "at most 25"}],
-            "price": {"title": "Tiny", "n_tokens": 9, "sigma": 0.1, "nats": 0.2},
+            "price": {"title": "Tiny", "n_tokens": 9, "sigma": 0.1, "nats": 0.2, "n_pilot": 8},
         },
     }
     contents["results"]["likeness"] = [estimate | {"way": "by Gemma", "quantity": "meaning"}]
