@@ -189,10 +189,9 @@ class Bench:
         """Prompts of the pilot, on whose plain texts the price is solved: about half as many
         as pairs.
         """
-        n_pairs = self.setting.n_pairs
-        n = min(MOST_PILOT, max(begin.N_TEXTS, n_pairs // 2))
+        n = min(MOST_PILOT, max(begin.N_TEXTS, self.setting.n_pairs // 2))
         if self.setting.text not in texts.KINDS:
-            n = min(n, n_pairs)  # a small file has no more texts
+            n = min(n, self.setting.n_pairs)  # a small file has no more texts
         return texts.prompts(self.lm, self.setting.text, n, PROMPT_TOKENS, split="pilot")
 
     def price(self) -> dict[str, Any]:
