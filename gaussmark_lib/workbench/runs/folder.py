@@ -42,7 +42,6 @@ SECTIONS = {
     "kgw_baseline_correction": "kgw_baseline",
     "kgw_baseline_entropy": "kgw_baseline",
     "after_release_attacks": "after_release",
-    "after_release_more_attacks": "after_release",
     "streams_bets": "streams",
 }
 RECORD_FILES = ("status", "params", "results")  # each a .json file; status is written last
