@@ -226,7 +226,7 @@ def _plain(text: str) -> str:
 def _short(estimate: dict[str, float], decimals: int = 2) -> str:
     """Such as ``.92 (.88 to .97)``."""
     value, low, high = (
-        f"{estimate[name]:.{decimals}f}".replace("0.", ".", 1).replace("-", "−")
+        re.sub(r"^(-?)0\.", r"\1.", f"{estimate[name]:.{decimals}f}").replace("-", "−")
         for name in ("value", "low", "high")
     )
     return f"{value} ({low} to {high})"

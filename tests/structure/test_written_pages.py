@@ -12,8 +12,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from gaussmark_experiments import references
+from gaussmark_experiments.after_release import MEAN
 from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
+from gaussmark_lib.workbench import words
 
 PAGES = files.NOTEBOOKS / "pages"
 
@@ -28,6 +31,8 @@ def _conf():
 
 CONF = _conf()
 README = (files.ROOT / "README.md").read_text(encoding="utf-8")
+RECORDS = references.records()
+SECURITY = (files.ROOT / "SECURITY.md").read_text(encoding="utf-8")
 
 
 def test_a_page_says_what_its_record_says(tmp_path):
@@ -228,3 +233,35 @@ def test_the_length_at_which_half_is_detected_is_interpolated():
     for shares in ((0.1, 0.2), (0.6, 0.9)):
         with pytest.raises(ValueError, match="a run: expected a length"):
             CONF._half_detected(run(*shares), "level 0.01")
+
+
+def test_a_short_number_loses_no_digit_but_a_leading_zero():
+    assert CONF._short({"value": 10.44, "low": -0.05, "high": 20.4}) == "10.44 (−.05 to 20.40)"
+
+
+def test_security_prints_the_figures_of_attacks_on_smollm2():
+    """The page is read where it lies, so its numbers are typed."""
+    attacks = RECORDS["after_release_attacks_smollm2"].results
+    merged = RECORDS["after_release_more_attacks_smollm2"].results["texts"][MEAN]
+    texts, nats = attacks["texts"], attacks["nats"]
+    phrases = [
+        f"{CONF._short(texts['fine-tuned, 40 steps'])} after 40 steps of full fine-tuning",
+        f"{CONF._short(texts['half the base'])} is left after averaging with the base",
+        f"{CONF._short(texts['shrunk'])} if an attacker shrinks the singular values",
+        f"{CONF._short(texts['one matrix retrained'])} if the attacker retrains this matrix",
+        f"on human text by {CONF._short(nats['one matrix retrained'])} nats per token",
+        f"three fine-tuned copies of the base leaves {CONF._short(merged)}",
+    ]
+    assert [phrase for phrase in phrases if phrase not in SECURITY] == []
+
+
+def test_security_prints_the_worst_keys():
+    toy = RECORDS["one_key_in_production"]
+    real = RECORDS["one_key_in_production_smollm2"]
+    level = RECORDS["level_check_smollm2"]
+    worst, of_real = (run.results["audit"]["source"]["max ψ"] for run in (toy, real))
+    real_worst = max(of_real, level.results["spread"]["source"]["largest"])
+    n_keys = real.params["n_keys"] + level.params["n_fixed_keys"]
+    assert f"flags {words.percent(worst, 0)} of 150 files of source code on doclm" in SECURITY
+    assert f"({toy.params['n_keys']:,} keys)" in SECURITY
+    assert f"{words.percent(real_worst, 0)} on SmolLM2 ({n_keys} keys" in SECURITY

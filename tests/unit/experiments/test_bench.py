@@ -1,6 +1,7 @@
 """The cells of ``gaussmark bench`` on a tiny model: each against a direct computation."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -36,26 +37,27 @@ def work(tmp_path_factory):
 
 def test_two_tests_of_one_noise_share_its_texts(work):
     assert work.families() == FAMILIES
-    rows = pd.DataFrame(work.tests(FAMILIES[0], bench.CLEAN)["rows"])
-    assert [*rows["scheme"].unique()] == FAMILIES[0]
+    rows = work.tests(FAMILIES[0], bench.CLEAN)["rows"]
+    assert [*dict.fromkeys(row["scheme"] for row in rows)] == FAMILIES[0]
 
 
 def test_a_copy_paste_text_is_the_marked_text_whole_inside_a_human_text(work):
     prompts, pasted = work._changed(["KGW-1"], bench.PASTED)
     assert prompts == [work.lm.unknown_prompt()] * 4
-    marked = work.texts(["KGW-1"])["ids"]
     human = texts.human(work.lm, "licences", 8, bench.PROMPT_TOKENS + 61)[4:]
-    for text, inner, whole in zip(pasted, marked, human, strict=True):
+    for text, inner, whole in zip(pasted, work.texts(["KGW-1"])["ids"], human, strict=True):
         assert len(inner) / len(text) == bench.MARKED
         host = whole[bench.PROMPT_TOKENS :][:60]
-        splits = [host[:gap] + inner + host[gap:] for gap in range(61)]
-        assert text in splits
+        assert text in [host[:gap] + inner + host[gap:] for gap in range(61)]
 
 
 def test_the_price_of_gaussmark_is_that_of_kgw_1_on_the_pilot(work):
     price = work.price()
-    prompts = texts.prompts(work.lm, "licences", 8, bench.PROMPT_TOKENS, split="pilot")
-    pilot = Pairs(prompts, several.pilot_keys(8))
+    for n_pairs, n in ((4, 8), (40, 20), (200, 48)):
+        larger = bench.Bench(replace(SETTING, n_pairs=n_pairs), NAMES, [], work.folder)
+        prompts = texts.prompts(work.lm, "licences", n, bench.PROMPT_TOKENS, split="pilot")
+        assert larger.pilot_prompts == prompts
+    pilot = Pairs(prompts[:8], several.pilot_keys(8))
     plain = texts.human(work.lm, "licences", 8, 20, split="pilot")  # other texts than σ saw
     wm = Watermark(price["weight"], price["sigma"])
     of_noise = kgw_baseline.prices_along(work.lm, GaussMark(wm, pilot.keys[0]), pilot, plain)

@@ -12,7 +12,7 @@ from gaussmark_experiments import after_release, references
 from gaussmark_lib import files
 from gaussmark_lib.errors import GaussMarkError
 from gaussmark_lib.stats import Estimate
-from gaussmark_lib.workbench import record, runs, words
+from gaussmark_lib.workbench import record, runs
 
 
 def test_answers_differ_in_names_outcomes_and_numbers_beyond_a_millionth():
@@ -59,37 +59,6 @@ def test_the_pooled_tables_are_those_of_the_commits_that_it_names(pooled, tmp_pa
         pd.testing.assert_frame_equal(pooled.table(name), table, check_dtype=False)
 
 
-def test_security_prints_the_figures_of_attacks_on_smollm2():
-    """The page is read where it lies, so its numbers are typed."""
-    page = (files.ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    attacks = references.records()["after_release_attacks_smollm2"].results
-    texts, nats = attacks["texts"], attacks["nats"]
-    phrases = [
-        f"{_short(texts['fine-tuned, 40 steps'])} after 40 steps of full fine-tuning",
-        f"{_short(texts['half the base'])} is left after averaging with the base",
-        f"{_short(texts['shrunk'])} if an attacker shrinks the singular values",
-        f"{_short(texts['one matrix retrained'])} if the attacker retrains this matrix",
-        f"on human text by {_short(nats['one matrix retrained'])} nats per token",
-    ]
-    assert [phrase for phrase in phrases if phrase not in page] == []
-
-
-def test_security_prints_the_worst_keys():
-    page = (files.ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    records = references.records()
-    toy = records["one_key_in_production"]
-    real = records["one_key_in_production_smollm2"]
-    level = records["level_check_smollm2"]
-    worst = toy.results["audit"]["source"]["max ψ"]
-    real_worst = max(
-        real.results["audit"]["source"]["max ψ"], level.results["spread"]["source"]["largest"]
-    )
-    n_keys = real.params["n_keys"] + level.params["n_fixed_keys"]
-    assert f"flags {words.percent(worst, 0)} of 150 files of source code on doclm" in page
-    assert f"({toy.params['n_keys']:,} keys)" in page
-    assert f"{words.percent(real_worst, 0)} on SmolLM2 ({n_keys} keys" in page
-
-
 TABLE = Path(__file__).with_name("papers_claims.toml").read_text(encoding="utf-8")
 CLAIMS = tomllib.loads(TABLE)["claims"]
 
@@ -104,10 +73,9 @@ def test_the_papers_claims_have_the_figures_of_the_records(name, beginning, deci
     results = references.records()[name].results
     rows = [row for row in results["claims"] if row["claim"].startswith(beginning)]
     estimate = rows[0] if beginning else results["headline"]
-    low, high = (_number(unit * estimate[end], decimals) for end in ("low", "high"))
+    number, low, high = (_number(unit * estimate[x], decimals) for x in ("value", "low", "high"))
     lines = [line for line in claims_table().splitlines() if f"reference/{name}/" in line]
     assert any(f"({low} to {high}" in line.replace("0.", ".") for line in lines), (low, high)
-    number = _number(unit * estimate["value"], decimals)
     assert any(number in line.replace("0.", ".") for line in lines), number
 
 
@@ -124,7 +92,7 @@ def test_the_table_names_every_item_of_the_paper_and_its_records_exist():
 
 
 def _number(value: float, decimals: int) -> str:
-    return f"{value:.{decimals}f}".replace("0.", ".", 1).replace("-", "−")
+    return re.sub(r"^(-?)0\.", r"\1.", f"{value:.{decimals}f}").replace("-", "−")
 
 
 def test_notebook_14_prints_the_pooled_figures(pooled):
@@ -133,14 +101,7 @@ def test_notebook_14_prints_the_pooled_figures(pooled):
     texts, nats = pooled.results["texts"], pooled.results["nats"]
     rows = [texts[name] for name in ("4 bits", "fine-tuned, 40 steps", "half the base", "shrunk")]
     rows += [nats[name] for name in ("half the base", "mean with 3 siblings", "shrunk")]
-    estimates = [str(Estimate(**row)) for row in rows]
-    assert [estimate for estimate in estimates if estimate not in text] == []
-
-
-def _short(estimate: dict, decimals: int = 2) -> str:
-    """Such as ``.92 (.88 to .97)``."""
-    value, low, high = (_number(estimate[name], decimals) for name in ("value", "low", "high"))
-    return f"{value} ({low} to {high})"
+    assert [row for row in rows if str(Estimate(**row)) not in text] == []
 
 
 def test_the_record_of_a_section_speaks_for_its_model_and_the_notebooks_for_the_others():

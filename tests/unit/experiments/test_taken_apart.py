@@ -112,8 +112,7 @@ def test_each_step_is_a_difference_of_two_rates_and_two_steps_make_the_whole(sco
     assert gradient > 0.1
     # here the ratio is a straight-line function of ψ at θ, and the prompt changes nothing
     assert value[[taken_apart.TO_RATIO, taken_apart.TO_KNOWN]].tolist() == [0, 0]
-    no_gain = "the ratio instead of ψ at θ **0.000 (no interval)**"  # all keys agree
-    assert no_gain in taken_apart.steps_in_words(steps)
+    assert "ratio instead of ψ at θ **0.000 (no interval)**" in taken_apart.steps_in_words(steps)
 
 
 def test_the_exact_test_keeps_its_level_and_a_broken_one_is_seen(scores):
